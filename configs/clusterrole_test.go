@@ -80,7 +80,7 @@ func TestClusterRole(t *testing.T) {
 	}
 	want := map[string][]string{
 		"ClusterRole ironvip-follow": {"services: list watch", "discovery.k8s.io/endpointslices: list watch", "nodes: list watch", "networking.k8s.io/servicecidrs: list watch"},
-		"ClusterRole ironvip-write":  {"services/status: patch", "services: patch", "events: create patch"},
+		"ClusterRole ironvip-write":  {"services/status: patch", "services: patch", "events: create"},
 		"Role ironvip-elect":         {"coordination.k8s.io/leases: get create update"},
 	}
 	if diff := cmp.Diff(want, rights); diff != "" {

@@ -117,8 +117,8 @@ func TestWithdrawalKeepsWhatOthersDid(t *testing.T) {
 		meanwhile func(*testing.T, *host)
 		want      string
 	}{
-		"a backend registered":            {putBackend(spec.Backend{Address: "10.0.0.3"}), "db:91 10.0.0.1 10.0.0.3"},
-		"a weight changed":                {putBackend(spec.Backend{Address: "10.0.0.1", Weight: new(7)}), "db:91 10.0.0.1*7"},
+		"a backend registered": {putBackend(spec.Backend{Address: "10.0.0.3"}), "db:91 10.0.0.1 10.0.0.3"},
+		"a weight changed":     {putBackend(spec.Backend{Address: "10.0.0.1", Weight: new(7)}), "db:91 10.0.0.1*7"},
 		"a backend removed": {func(t *testing.T, b *host) {
 			if _, err := b.src.DeleteBackend(t.Context(), vip.BackendKey{Service: db, Address: bkey("10.0.0.1").Address}, nil); err != nil {
 				t.Error(err)

@@ -147,19 +147,6 @@ func (c *calls) createEvent(ctx context.Context, e *corev1.Event) error {
 	return do(ctx, c.core.Post().Namespace(e.Namespace).Resource("events").Param(managerParam, c.manager).Body(e), callTimeout, nil)
 }
 
-// repeatEvent increases the count of an event that has occurred again.
-func (c *calls) repeatEvent(ctx context.Context, namespace, name string, count int32, last metav1.Time) error {
-	body, err := json.Marshal(struct {
-		Count         int32       `json:"count"`
-		LastTimestamp metav1.Time `json:"lastTimestamp"`
-	}{count, last})
-	if err != nil {
-		return err
-	}
-	return do(ctx, c.core.Patch(types.MergePatchType).Namespace(namespace).Resource("events").Name(name).Param(managerParam, c.manager).
-		Body(body), callTimeout, nil)
-}
-
 func (c *calls) getLease(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
 	out := &coordinationv1.Lease{}
 	return out, do(ctx, c.coordination.Get().Namespace(namespace).Resource("leases").Name(name), leaseTimeout, out)

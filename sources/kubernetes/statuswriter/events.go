@@ -31,9 +31,7 @@ const (
 
 const (
 	// Component is the component that reports the events.
-	Component = "ironvip"
-	// eventLasts is how long a server keeps events by default.
-	eventLasts = time.Hour
+	Component  = "ironvip"
 	maxMessage = 1024 // the API's limit
 	// maxAnnouncements is the maximum number of events that wait to be written. An event that finds
 	// no room is added when the Writer next checks the Service.
@@ -51,8 +49,8 @@ type announcement struct {
 	tries   int
 }
 
-// name returns the event's name. It is the same on every host and after a restart. An event that
-// another host has written is not written again, because the server already has the name.
+// name returns the event's name. It is the same on every host and after a restart. An event is not
+// written again while the server has the name, for an hour by default.
 func (a *announcement) name() string {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s", a.object.UID, a.reason, a.message)
@@ -61,15 +59,8 @@ func (a *announcement) name() string {
 
 // eventState are the events of one Service.
 type eventState struct {
-	current map[string]bool   // names of events about current problems
-	posted  map[string]posted // events that this host has written
-	pace    *rate.Limiter     // nil before the first event; limits the events of a Service that changes all the time
-}
-
-// posted is an event that this host has written.
-type posted struct {
-	count int32
-	at    time.Time
+	current map[string]bool // names of events about current problems
+	pace    *rate.Limiter   // limits the events of a Service that changes all the time
 }
 
 // perService is the maximum number of events of a Service in a row. After that the rate is one per
@@ -179,9 +170,6 @@ func (w *Writer) announceAllocated(key vip.ServiceKey, e *entry, s *corev1.Servi
 
 // enqueue adds an event and reports whether there was room.
 func (w *Writer) enqueue(e *entry, a announcement) bool {
-	if e.events.pace == nil {
-		e.events.pace = rate.NewLimiter(rate.Every(time.Minute), perService)
-	}
 	if len(w.events) >= maxAnnouncements || !e.events.pace.Allow() {
 		return false
 	}
@@ -210,45 +198,24 @@ func (w *Writer) announce(ctx context.Context) (again time.Duration) {
 	if again = w.delay(); again > 0 {
 		return again
 	}
-	if a := &w.events[at]; w.post(ctx, a, w.entries[a.key]) {
+	if w.post(ctx, &w.events[at]) {
 		w.events = slices.Delete(w.events, at, at+1)
 	}
 	return 0
 }
 
 // post writes an event and reports whether the event can be removed.
-func (w *Writer) post(ctx context.Context, a *announcement, e *entry) bool {
-	now, name := time.Now(), a.name()
-	last, before := e.events.posted[name]
-	before = before && now.Sub(last.at) < eventLasts && w.troubles.lacking(mayPatchEvents, a.key.Namespace) <= 0
-	needs := mayCreateEvents
-	var err error
-	if before {
-		needs = mayPatchEvents
-		last.count++
-		err = w.calls.repeatEvent(ctx, a.key.Namespace, name, last.count, metav1.NewTime(now))
-		if apierrors.IsNotFound(err) {
-			delete(e.events.posted, name)
-			return false
-		}
-	} else {
-		last = posted{count: 1}
-		err = w.calls.createEvent(ctx, a.event(w.o.Identity, now))
-		if apierrors.IsAlreadyExists(err) { // an earlier writer wrote it
-			err = nil
-		}
+func (w *Writer) post(ctx context.Context, a *announcement) bool {
+	err := w.calls.createEvent(ctx, a.event(w.o.Identity, time.Now()))
+	if apierrors.IsAlreadyExists(err) {
+		err = nil
 	}
 	if ctx.Err() != nil {
 		return false
 	}
-	w.troubles.answered(needs, a.key.Namespace, err)
+	w.troubles.answered(mayCreateEvents, a.key.Namespace, err)
 	switch verdict, asked := judge(err); verdict {
 	case verdictDone:
-		if e.events.posted == nil || len(e.events.posted) >= 2*perService {
-			e.events.posted = map[string]posted{}
-		}
-		last.at = now
-		e.events.posted[name] = last
 		return true
 	case verdictLacking:
 		return false

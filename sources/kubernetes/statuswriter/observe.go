@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -29,8 +30,13 @@ type entry struct {
 	failures   int
 	until      time.Time // do not write before this time
 	outdated   string    // the version that was outdated; another version may be written at once
-	done       map[step]deed
+	writes     *rate.Limiter
 	events     eventState
+}
+
+func newEntry(uid types.UID) *entry {
+	return &entry{uid: uid, writes: rate.NewLimiter(rate.Every(writeEvery), writesInARow),
+		events: eventState{pace: rate.NewLimiter(rate.Every(time.Minute), perService)}}
 }
 
 // forget removes the state of a Service.
@@ -70,7 +76,7 @@ func (w *Writer) observe(key vip.ServiceKey) situation {
 		return out
 	}
 	if e == nil {
-		e = &entry{uid: s.UID}
+		e = newEntry(s.UID)
 		w.entries[key] = e
 	}
 	e.deleting = s.DeletionTimestamp != nil

@@ -30,7 +30,6 @@ var (
 	mayWrite        = right{"patch", "services/status"}
 	mayList         = right{"list", "services"}
 	mayCreateEvents = right{"create", "events"}
-	mayPatchEvents  = right{"patch", "events"}
 )
 
 // troubles are the reasons why the Writer can't write. A missing permission is one problem,
@@ -93,7 +92,7 @@ func (t *troubles) elected(namespace, verb string, err error) {
 }
 
 // refuse records that a write for a Service was refused. accept removes the record.
-func (t *troubles) refuse(key vip.ServiceKey, place string, err error) {
+func (t *troubles) refuse(key vip.ServiceKey, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.refused[key] = vip.Problem{Code: codeWrite, Place: t.place(), Service: strict.Name(key.String()),

@@ -3,7 +3,6 @@ package statuswriter
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,19 +10,12 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
+// A Service is written at most writesInARow times, and then once in writeEvery. It never needs so many writes, unless
+// another program undoes them.
 const (
-	// contestLasts is the period in which repeated writes of the same value mean that another
-	// program undoes them.
-	contestLasts = 10 * time.Minute
-	contestAfter = 3 // repeated writes
+	writesInARow = 10
+	writeEvery   = 2 * time.Minute
 )
-
-// deed is a completed write.
-type deed struct {
-	ingress string
-	at      time.Time
-	again   int // how often it was repeated because another program had undone it
-}
 
 // lookAt performs the next step of a Service that is due. It reports whether a request was sent, or
 // how long a pause delays the request. If neither, the Service is no longer due.
@@ -44,7 +36,7 @@ func (w *Writer) lookAt(ctx context.Context, key vip.ServiceKey) (sent bool, wai
 		w.await(ctx, key, e)
 		return false, 0
 	}
-	if rest := max(e.rest(s.service), w.troubles.lacking(next.right(), key.Namespace)); rest > 0 {
+	if rest := max(e.rest(s.service), e.contested(), w.troubles.lacking(next.right(), key.Namespace)); rest > 0 {
 		w.later(key, rest)
 		return false, 0
 	}
@@ -58,13 +50,16 @@ func (w *Writer) lookAt(ctx context.Context, key vip.ServiceKey) (sent bool, wai
 // content records that a Service is in the desired state.
 func (w *Writer) content(key vip.ServiceKey, e *entry) {
 	e.failures = 0
-	for _, d := range e.done {
-		if left := contestLasts - time.Since(d.at); d.again >= contestAfter && left > 0 {
-			w.later(key, left)
-			return
-		}
+	if left := e.contested(); left > 0 {
+		w.later(key, left)
+		return
 	}
 	w.troubles.accept(key)
+}
+
+// contested returns how long a Service must not be written because it was written so often.
+func (e *entry) contested() time.Duration {
+	return time.Duration((1 - e.writes.Tokens()) * float64(writeEvery))
 }
 
 // rest returns how long a Service must not be written.
@@ -118,39 +113,15 @@ func (w *Writer) do(ctx context.Context, key vip.ServiceKey, e *entry, s *situat
 	e.answer, e.answered = out, time.Now()
 	e.held = hasFinalizer(out)
 	e.failures, e.until, e.outdated = 0, time.Time{}, ""
-	w.did(key, e, next, fmt.Sprint(addresses(out)))
+	if e.writes.Allow(); e.contested() > 0 {
+		w.troubles.refuse(key, errContested)
+	}
 	if next == stepWriteIngress && len(ingress) > 0 {
 		w.announceAllocated(key, e, out)
 	}
 }
 
 var errContested = errors.New("somebody else keeps undoing it")
-
-// did records a write. The interval grows for writes that another program undoes again and again.
-func (w *Writer) did(key vip.ServiceKey, e *entry, what step, ingress string) {
-	if e.done == nil {
-		e.done = map[step]deed{}
-	}
-	switch what { // undoing our own write does not count
-	case stepAddFinalizer:
-		delete(e.done, stepRemoveFinalizer)
-	case stepRemoveFinalizer:
-		delete(e.done, stepAddFinalizer)
-	}
-	now, d := time.Now(), e.done[what]
-	again := 0
-	if what != stepWriteIngress {
-		ingress = ""
-	}
-	if !d.at.IsZero() && d.ingress == ingress && now.Sub(d.at) < contestLasts {
-		again = d.again + 1
-		e.until = now.Add(grown(time.Second, contestLasts/2, again))
-		if again >= contestAfter {
-			w.troubles.refuse(key, w.o.Place(key), errContested)
-		}
-	}
-	e.done[what] = deed{ingress: ingress, at: now, again: again}
-}
 
 // failed records a failed request and when to try again.
 func (w *Writer) failed(key vip.ServiceKey, e *entry, s *situation, err error) {
@@ -173,7 +144,7 @@ func (w *Writer) failed(key vip.ServiceKey, e *entry, s *situation, err error) {
 	default:
 		e.until = time.Now().Add(max(asked, grown(time.Second, 10*time.Minute, e.failures)))
 		if e.failures > 1 {
-			w.troubles.refuse(key, w.o.Place(key), err)
+			w.troubles.refuse(key, err)
 		}
 	}
 	w.o.Log.Debug("kubernetes: a write is tried again", "service", key, "error", err)

@@ -120,7 +120,8 @@ func (w *Writer) stray(of *metav1.PartialObjectMetadata) {
 		return
 	}
 	w.o.Log.Info("kubernetes: a Service that the source no longer takes has its finalizer and status", "service", key)
-	w.entries[key] = &entry{uid: of.UID, written: written{held: true}}
+	w.entries[key] = newEntry(of.UID)
+	w.entries[key].held = true
 	w.check(key)
 }
 
