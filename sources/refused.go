@@ -68,24 +68,23 @@ func fileOf(place string) string {
 	return place
 }
 
-// refuse replaces the source's rows of refused services. It costs O(problems), and O(claims) if the
-// problems of whole files change.
+// refuse replaces the source's rows of refused services. It costs O(problems), and O(claims) if there are
+// problems of whole files, or were.
 func (src *supervised) refuse(problems []vip.Problem) {
 	if src.Refused == nil {
 		return
 	}
-	before, now := src.refusals, refusalsOf(problems)
-	src.refusals = now
-	concerned := changedKeys(before.services, now.services)
-	if files := changedKeys(before.files, now.files); len(files) > 0 {
-		for key, claim := range src.claims.All() {
-			if _, changed := files[fileOf(claim.Origin)]; changed {
-				concerned[key] = struct{}{}
-			}
+	before := src.refusals
+	src.refusals = refusalsOf(problems)
+	for _, r := range []refusals{before, src.refusals} {
+		for key := range r.services {
+			src.refuseOne(key)
 		}
 	}
-	for key := range concerned {
-		src.refuseOne(key)
+	if len(before.files)+len(src.refusals.files) > 0 {
+		for key := range src.claims.All() {
+			src.refuseOne(key)
+		}
 	}
 }
 
@@ -101,20 +100,4 @@ func (src *supervised) refuseOne(key vip.ServiceKey) {
 	} else {
 		src.Refused.Delete(row.RefusedKey)
 	}
-}
-
-// changedKeys returns the keys that have other problems.
-func changedKeys[K comparable](before, now map[K][]vip.Problem) map[K]struct{} {
-	out := make(map[K]struct{})
-	for k, problems := range now {
-		if !slices.Equal(before[k], problems) {
-			out[k] = struct{}{}
-		}
-	}
-	for k := range before {
-		if now[k] == nil {
-			out[k] = struct{}{}
-		}
-	}
-	return out
 }
