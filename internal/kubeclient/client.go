@@ -13,6 +13,7 @@ package kubeclient
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 
@@ -25,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 )
 
 // Config selects the server and the credentials.
@@ -118,6 +120,10 @@ func through(to server) (*Client, error) {
 	}
 	return out, nil
 }
+
+// Quiet discards client-go's log. Its relevant messages are also errors that its callers receive. Call it at
+// the program's start, because client-go has one log for the whole program.
+func Quiet() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) }
 
 // Check reads the configuration and its files and returns an error if they are invalid. It does not
 // connect.

@@ -1,14 +1,12 @@
 package kubeclient
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -21,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/klog/v2"
 
 	"github.com/ironvip/ironvip/test/authority"
 )
@@ -255,23 +252,6 @@ func TestWhatIsLinked(t *testing.T) {
 	}
 	if !seen {
 		t.Error("client-go's rest is not linked: the list is not what it seems")
-	}
-}
-
-// client-go logs at debug level.
-func TestLog(t *testing.T) {
-	var out bytes.Buffer
-	defer klog.ClearLogger()
-	LogTo(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo})))
-	klog.Error("unheard")
-	if out.Len() > 0 {
-		t.Errorf("%s", &out)
-	}
-	LogTo(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("of", "test"))
-	klog.Error("heard")
-	klog.Background().WithName("x").WithValues("k", "v").Info("too")
-	if text := out.String(); strings.Contains(text, "ERROR") || !strings.Contains(text, "level=DEBUG") || !strings.Contains(text, "msg=heard") || !strings.Contains(text, "k=v") {
-		t.Errorf("%s", text)
 	}
 }
 

@@ -156,7 +156,7 @@ func (c *Config) NewSource(d sources.Deps) (sources.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	kubeclient.LogTo(d.Log)
+	kubeclient.Quiet()
 	client, err := kubeclient.New(kubeclient.Config{Kubeconfig: path, Context: c.Context, UserAgent: "ironvip/" + d.Version})
 	if err != nil {
 		return nil, err
