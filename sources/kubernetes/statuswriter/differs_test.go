@@ -3,7 +3,6 @@ package statuswriter
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,7 +48,7 @@ func TestHostsThatDiffer(t *testing.T) {
 		settle(time.Minute)
 		expect.SameList(t, b.said(), []string{`host "a" wrote 192.0.2.1 into its status, this host assigned 192.0.2.7`}, "problems")
 		b.grant("web", nil, "192.0.2.1")
-		synctest.Wait()
+		settle(differsEvery)
 		expect.SameList(t, b.said(), []string(nil), "problems when they agree")
 	})
 }
@@ -80,7 +79,7 @@ func TestHostsThatDifferChangeTheirPlaces(t *testing.T) {
 func TestHostsThatAgreeInTime(t *testing.T) {
 	inCluster(t, func(t *testing.T, api *writable) {
 		a, b := newHost(t, api, "a").start(), newHost(t, api, "b").start()
-		const services = 400 // more than the writes within differsFor
+		const services = 400 // more than the writes within differsEvery
 		move := func(to string) {
 			for i := range services {
 				name := fmt.Sprintf("web%d", i)

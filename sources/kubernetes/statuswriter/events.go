@@ -157,11 +157,7 @@ func messageOf(p *vip.Problem) string {
 
 // announceAllocated adds an event that a Service's status has its VIPs.
 func (w *Writer) announceAllocated(key vip.ServiceKey, e *entry, s *corev1.Service) {
-	var vips []string
-	for _, ingress := range s.Status.LoadBalancer.Ingress {
-		vips = append(vips, ingress.IP)
-	}
-	message := "assigned " + strings.Join(vips, " and ")
+	message := "assigned " + joined(s.Status.LoadBalancer.Ingress)
 	if allocation, _, there := w.o.Allocations.Get(key); there && allocation.Pool != "" {
 		message += fmt.Sprintf(" from pool %q", allocation.Pool)
 	}

@@ -187,8 +187,7 @@ func (w *Writer) look(ctx context.Context) (again time.Duration) {
 	w.leads = leads
 	if !leads {
 		for key := range w.queue.Due(time.Now()) {
-			s := w.observe(key)
-			w.compare(key, &s)
+			w.observe(key)
 			w.queue.Drop(key)
 		}
 		w.events = nil
