@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"iter"
-	"strconv"
 
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/tomlfile"
@@ -73,8 +72,8 @@ func (b *textBlock) parse(path, source string, pools []spec.Pool, known map[dige
 	id := digest(sha256.Sum256(b.text))
 	if b.row = known[id]; b.row != nil {
 		// Text before the header is only in the first block, and the line of that header stays.
-		if bytes.HasPrefix(b.text, header) && !b.row.isAt(b.line) {
-			b.row = &row{b.row.service, tomlfile.Place(path, b.line), id}
+		if at := tomlfile.Place(path, b.line); bytes.HasPrefix(b.text, header) && b.row.origin != at {
+			b.row = &row{b.row.service, at, id}
 			b.row.service.Origin = b.row.origin
 		}
 		return true
@@ -97,13 +96,6 @@ func (b *textBlock) parse(path, source string, pools []spec.Pool, known map[dige
 		b.refused = content
 	}
 	return true
-}
-
-// isAt reports whether the row is in this line of its file. It allocates nothing.
-func (r *row) isAt(line int) bool {
-	_, at, _ := cutPlace(r.origin)
-	var text [20]byte
-	return string(strconv.AppendInt(text[:0], int64(line), 10)) == at
 }
 
 // blocks divides data before each line, but the first, that starts with the header. It returns each

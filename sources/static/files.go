@@ -14,9 +14,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/tomlfile"
@@ -104,7 +103,7 @@ func (o *Options) priorFiles() map[string]*file {
 		return out
 	}
 	for _, s := range o.Prior() {
-		path, _, _ := cutPlace(s.Origin)
+		path := pathOf(s.Origin)
 		if out[path] == nil {
 			out[path] = &file{rows: map[vip.ServiceKey]*row{}}
 		}
@@ -464,17 +463,12 @@ func alike(a, b *vip.Service) bool {
 	return reflect.DeepEqual(a, &moved)
 }
 
-// stampOf returns the stamp of a file or directory and follows links. It is zero if stat fails. A
-// poll calls it for each file, so it allocates less than os.Stat.
+// stampOf returns the stamp of a file or directory and follows links. It is zero if stat fails.
 func stampOf(path string) stamp {
-	var st unix.Stat_t
-	for {
-		switch err := unix.Stat(path, &st); err {
-		case nil:
-			return stamp{identity{uint64(st.Dev), st.Ino}, st.Size, time.Unix(st.Mtim.Unix())} //nolint:unconvert // Dev is 32 bits wide on some platforms
-		case unix.EINTR: // on network file systems
-		default:
-			return stamp{}
-		}
+	info, err := os.Stat(path)
+	if err != nil {
+		return stamp{}
 	}
+	st := info.Sys().(*syscall.Stat_t)
+	return stamp{identity{uint64(st.Dev), st.Ino}, info.Size(), info.ModTime()} //nolint:unconvert // Dev is 32 bits wide on some platforms
 }

@@ -15,8 +15,8 @@ func Locate(problems []vip.Problem) {
 	files := map[string]map[string]block{} // by path, then by the place of a block
 	for i := range problems {
 		p := &problems[i]
-		path, _, ok := cutPlace(p.Place)
-		if !ok || p.Service == "" || p.Field == "" {
+		path := pathOf(p.Place)
+		if path == "" || p.Service == "" || p.Field == "" {
 			continue
 		}
 		blocks, read := files[path]
@@ -54,11 +54,5 @@ func blocksOf(path string) map[string]block {
 	return out
 }
 
-// cutPlace splits "web.toml:7".
-func cutPlace(place string) (path, line string, ok bool) {
-	i := strings.LastIndexByte(place, ':')
-	if i < 0 {
-		return "", "", false
-	}
-	return place[:i], place[i+1:], true
-}
+// pathOf returns the path of "web.toml:7", or "" for a place that has no line.
+func pathOf(place string) string { return place[:max(0, strings.LastIndexByte(place, ':'))] }
