@@ -40,9 +40,8 @@ func (s *sink) received(f func(src *supervised)) {
 }
 
 // Replace implements Sink.
-func (s *sink) Replace(services []vip.Service, problems []vip.Problem) (rev uint64) {
+func (s *sink) Replace(services []vip.Service, problems []vip.Problem) {
 	s.received(func(src *supervised) {
-		before := src.Services.Revision()
 		src.recovered()
 		listed := make(map[vip.ServiceKey]struct{}, len(services))
 		for i := range services {
@@ -58,12 +57,7 @@ func (s *sink) Replace(services []vip.Service, problems []vip.Problem) (rev uint
 		src.remove(gone, true)
 		src.setProblems(problems)
 		src.listed()
-		src.resolve()
-		if after := src.Services.Revision(); after != before {
-			rev = after
-		}
 	})
-	return rev
 }
 
 // Put implements Sink. If all services are unchanged, the status stays unchanged too.

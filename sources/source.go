@@ -38,9 +38,8 @@ type Guarded interface {
 // Writing an unchanged service again leaves its row unchanged. Concurrent calls are safe.
 type Sink interface {
 	// Replace sets the full list of the source's services and of the problems with its input. It
-	// marks the source synced and not stale. Services that are not in the list are removed. It
-	// returns the revision of the newest changed row, or 0 if no row changed.
-	Replace(services []vip.Service, problems []vip.Problem) (rev uint64)
+	// marks the source synced and not stale. Services that are not in the list are removed.
+	Replace(services []vip.Service, problems []vip.Problem)
 	// Put adds or replaces single services. It returns the revisions of their rows in [services],
 	// in the same order. The revision is 0 for a service that is not in effect.
 	Put(services ...vip.Service) (revs []uint64)

@@ -139,13 +139,12 @@ func (k *sink) close() {
 }
 
 // Replace implements sources.Sink.
-func (k *sink) Replace(services []vip.Service, problems []vip.Problem) uint64 {
+func (k *sink) Replace(services []vip.Service, problems []vip.Problem) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.listed = true
-	rev := k.Sink.Replace(services, problems)
+	k.Sink.Replace(services, problems)
 	k.source.once.Do(func() { close(k.source.answered) })
-	return rev
 }
 
 // Stale implements sources.Sink.

@@ -237,7 +237,7 @@ func (s *sink) locked(do func()) {
 	do()
 }
 
-func (s *sink) Replace(services []vip.Service, problems []vip.Problem) uint64 {
+func (s *sink) Replace(services []vip.Service, problems []vip.Problem) {
 	s.locked(func() {
 		s.rows = map[vip.ServiceKey]vip.Service{}
 		for _, row := range services {
@@ -247,7 +247,6 @@ func (s *sink) Replace(services []vip.Service, problems []vip.Problem) uint64 {
 		s.replaces++
 		s.rev = max(s.rev, 1)
 	})
-	return 1
 }
 
 func (s *sink) Put(services ...vip.Service) []uint64 {

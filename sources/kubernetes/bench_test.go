@@ -95,13 +95,12 @@ type first struct {
 	end context.CancelFunc
 }
 
-func (f *first) Replace(services []vip.Service, problems []vip.Problem) uint64 {
+func (f *first) Replace(services []vip.Service, problems []vip.Problem) {
 	defer f.end()
 	f.services = make(map[vip.ServiceKey]vip.Service, len(services))
 	for _, s := range services {
 		f.services[s.Key] = s
 	}
-	return 0
 }
 
 // BenchmarkFirstSync measures the time and the memory for the full list of services from the start.

@@ -46,7 +46,7 @@ func brief(v vip.Service) string {
 	return v.Key.String() + "=" + strings.Join(out, ",")
 }
 
-func (s *recorder) Replace(services []vip.Service, problems []vip.Problem) uint64 {
+func (s *recorder) Replace(services []vip.Service, problems []vip.Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.services = map[vip.ServiceKey]vip.Service{}
@@ -59,7 +59,6 @@ func (s *recorder) Replace(services []vip.Service, problems []vip.Problem) uint6
 	s.problems, s.stale = problems, ""
 	s.say(strings.TrimSpace("replace " + strings.Join(all, " ")))
 	s.rev = max(s.rev, 1)
-	return 1
 }
 
 func (s *recorder) Put(services ...vip.Service) []uint64 {

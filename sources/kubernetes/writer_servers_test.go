@@ -97,7 +97,7 @@ func (a *agent) Delete(keys ...vip.ServiceKey) {
 	}
 }
 
-func (a *agent) Replace(services []vip.Service, problems []vip.Problem) uint64 {
+func (a *agent) Replace(services []vip.Service, problems []vip.Problem) {
 	a.Problems(problems)
 	for key := range a.services.All() {
 		if !slices.ContainsFunc(services, func(s vip.Service) bool { return s.Key == key }) {
@@ -105,7 +105,6 @@ func (a *agent) Replace(services []vip.Service, problems []vip.Problem) uint64 {
 		}
 	}
 	a.Put(services...)
-	return 0
 }
 
 func (a *agent) Problems(problems []vip.Problem) {

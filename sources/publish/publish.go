@@ -47,7 +47,7 @@ type Publisher struct {
 	replaced bool   // the full list has been published once
 	answered bool   // the server has answered since that was published
 	stale    string // as published
-	newest   uint64 // revision of the newest row
+	newest   uint64 // revision of the newest row of a Put
 }
 
 // New returns a publisher of a source, which lock protects. Round makes services of what the source
@@ -101,7 +101,7 @@ func (p *Publisher) Publish() (again time.Duration, sent bool) {
 	p.answered = p.answered || round.Answered
 	switch {
 	case round.Full:
-		p.newest = max(p.newest, p.out.Replace(round.Put, round.Problems))
+		p.out.Replace(round.Put, round.Problems)
 		p.replaced, p.answered, p.stale, sent = true, false, "", true
 	case p.replaced:
 		if len(round.Put) > 0 {

@@ -41,7 +41,7 @@ type sink struct {
 	aside    func(vip.ServiceKey) bool // reports names that another source has
 }
 
-func (k *sink) Replace(list []vip.Service, problems []vip.Problem) (rev uint64) {
+func (k *sink) Replace(list []vip.Service, problems []vip.Problem) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.replaced++
@@ -49,14 +49,13 @@ func (k *sink) Replace(list []vip.Service, problems []vip.Problem) (rev uint64) 
 	named := map[vip.ServiceKey]bool{}
 	for _, s := range list {
 		named[s.Key] = true
-		rev = k.services.Set(s)
+		k.services.Set(s)
 	}
 	for key := range maps.Collect(k.services.All()) {
 		if !named[key] {
 			k.services.Delete(key)
 		}
 	}
-	return rev
 }
 
 func (k *sink) Put(list ...vip.Service) (revs []uint64) {

@@ -879,9 +879,9 @@ type staleSink struct {
 
 func (k *staleSink) Stale(err error) { k.mu.Lock(); defer k.mu.Unlock(); k.stale = err.Error() }
 func (k *staleSink) Fresh()          { k.mu.Lock(); defer k.mu.Unlock(); k.stale = "" }
-func (k *staleSink) Replace(list []vip.Service, problems []vip.Problem) uint64 {
+func (k *staleSink) Replace(list []vip.Service, problems []vip.Problem) {
 	k.Fresh()
-	return k.sink.Replace(list, problems)
+	k.sink.Replace(list, problems)
 }
 func (k *staleSink) why() string { k.mu.Lock(); defer k.mu.Unlock(); return k.stale }
 

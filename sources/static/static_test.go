@@ -52,7 +52,7 @@ func (r *recorder) locked(f func()) {
 	}
 }
 
-func (r *recorder) Replace(services []vip.Service, problems []vip.Problem) uint64 {
+func (r *recorder) Replace(services []vip.Service, problems []vip.Problem) {
 	r.locked(func() {
 		r.rows = map[vip.ServiceKey]vip.Service{}
 		for _, s := range services {
@@ -61,7 +61,6 @@ func (r *recorder) Replace(services []vip.Service, problems []vip.Problem) uint6
 		r.problems, r.synced, r.stale = problems, true, ""
 		r.replaces++
 	})
-	return 0
 }
 
 func (r *recorder) Put(services ...vip.Service) []uint64 {
