@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/parallel"
@@ -159,22 +158,19 @@ func (r *routines) start(jobs []job) {
 			began := time.Now()
 			ctx, cancel := context.WithTimeout(ctx, j.check.Timeout)
 			defer cancel()
-			outcome, reason := recovered(ctx, r.run(j.check.Type), j)
+			result := done{t: j.t}
+			// A panic, for example about an answer that a target chose, must not end this process, which serves others.
+			if err := parallel.Recovered(func() error {
+				result.outcome, result.reason = r.run(j.check.Type)(ctx, &j)
+				return nil
+			}); err != nil {
+				result.outcome, result.reason = Local, err.Error()
+			}
 			if r.ctx.Err() != nil {
 				return // the outcome can be of this end and not of the target
 			}
-			r.report([]done{{j.t, outcome, clip(reason), time.Since(began)}})
+			result.reason, result.took = clip(result.reason), time.Since(began)
+			r.report([]done{result})
 		})
 	}
-}
-
-// recovered runs a probe. A panic, for example about an answer that a target chose, must not end
-// this process, which serves others. It is counted and logged as a fault of this host.
-func recovered(ctx context.Context, f probeFunc, j job) (outcome Outcome, reason string) {
-	defer func() {
-		if p := recover(); p != nil {
-			outcome, reason = Local, fmt.Sprintf("panic: %v", p)
-		}
-	}()
-	return f(ctx, &j)
 }
