@@ -50,7 +50,7 @@ func (c *Config) Load(source string, pools []spec.Pool) ([]vip.Service, []vip.Pr
 		return nil, []vip.Problem{{Code: vip.CodeInvalid, Place: c.Path, Message: err.Error(), Hint: "make the directory, or correct the source's path"}}
 	}
 	services := f.services()
-	slices.SortFunc(services, func(a, b vip.Service) int { return compareKeys(a.Key, b.Key) })
+	slices.SortFunc(services, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
 	return services, f.problems()
 }
 

@@ -1,7 +1,6 @@
 package static
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -449,10 +448,6 @@ func (f *files) problems() []vip.Problem {
 	slices.SortStableFunc(out, func(a, b vip.Problem) int { return strings.Compare(a.Service, b.Service) })
 	tomlfile.SortProblems(out)
 	return out
-}
-
-func compareKeys(a, b vip.ServiceKey) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // alike reports whether two versions of a service differ at most in their line. Adding a service
