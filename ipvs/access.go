@@ -31,7 +31,7 @@ type access struct {
 	flows   flowTable
 	free    func(vip.FrontendKey) error // see host.FreePort
 	tunnels unwrappers
-	drift   *drift.Watch // nil: not watched
+	drift   drift.Watch
 }
 
 // counters count messages to the kernel. All sockets of a Target share them, and they

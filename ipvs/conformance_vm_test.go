@@ -53,6 +53,9 @@ func witness(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 			vips[f.Key.Addr] = true
 		}
 	}
+	if _, err := node.Netlink.LinkByName(DefaultDevice); err != nil && len(vips) == 0 {
+		return // no address has needed the device
+	}
 	for _, family := range []string{"-4", "-6"} {
 		for line := range strings.Lines(run(t, node, "ip", family, "route", "show", "table", "local", "dev", DefaultDevice, "proto", "178")) {
 			a, err := netip.ParseAddr(strings.Fields(line)[1])

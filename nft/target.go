@@ -61,7 +61,7 @@ type Target struct {
 	sysctl host.Tunables
 	flows  conntrack.Table
 	free   func(vip.FrontendKey) error // see host.FreePort
-	drift  *drift.Watch                // nil: not watched
+	drift  drift.Watch
 
 	nftMessages, deletedFlows, flowDumps atomic.Uint64
 

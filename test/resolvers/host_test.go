@@ -4,7 +4,6 @@ package resolvers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -43,8 +42,7 @@ type host struct {
 	client *http.Client // of the agent
 }
 
-// newHost returns a host without a running agent. This kernel may lack dummy devices. One end of a
-// pair carries the VIPs instead: it has a link beat, as a dummy has.
+// newHost returns a host without a running agent.
 func newHost(t testing.TB) *host {
 	t.Helper()
 	h := &host{Node: netlab.NewLAN(t, "host").Nodes[0], t: t, dir: folder(t)}
@@ -58,32 +56,37 @@ func newHost(t testing.TB) *host {
 	return h
 }
 
+// addDevice makes the device for VIPs: a bridge, because this kernel may lack dummy devices.
 func (h *host) addDevice() {
 	h.t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "ironvip0"
-	err := h.Netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "ironvip0-peer"})
-	for _, name := range []string{"ironvip0", "ironvip0-peer"} {
-		link, findErr := h.Netlink.LinkByName(name)
-		if err = errors.Join(err, findErr); err == nil {
-			err = h.Netlink.LinkSetUp(link)
-		}
-	}
-	must.Succeed(h.t, err)
+	must.Succeed(h.t, h.Netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	made := must.Get(h.Netlink.LinkByName("ironvip0"))(h.t)
+	must.Succeed(h.t, h.Netlink.LinkSetUp(made))
+	h.addPort(made)
 }
 
-// removeDevice removes the device, and waits until the agent has made it again. A bridge gets a port: without one, it has
-// no carrier, and systemd-resolved uses no server of such a link.
+// removeDevice removes the device, and waits until the agent has made it again.
 func (h *host) removeDevice() {
 	h.t.Helper()
-	must.Succeed(h.t, h.Netlink.LinkDel(must.Get(h.Netlink.LinkByName("ironvip0"))(h.t)))
+	for _, name := range []string{"port", "ironvip0"} {
+		if link, err := h.Netlink.LinkByName(name); err == nil {
+			must.Succeed(h.t, h.Netlink.LinkDel(link))
+		}
+	}
 	var made netlink.Link
 	wait.For(h.t, "the device again", func() (err error) { made, err = h.Netlink.LinkByName("ironvip0"); return err })
-	if made.Type() != "bridge" {
-		return
+	if made.Type() == "bridge" {
+		h.addPort(made)
 	}
+}
+
+// addPort gives a bridge a port: without one, it has no carrier, and systemd-resolved uses no server of such a link.
+func (h *host) addPort(bridge netlink.Link) {
+	h.t.Helper()
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MasterIndex = "port", made.Attrs().Index
+	attrs.Name, attrs.MasterIndex = "port", bridge.Attrs().Index
 	must.Succeed(h.t, h.Netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "far"}))
 	for _, name := range []string{"port", "far"} {
 		must.Succeed(h.t, h.Netlink.LinkSetUp(must.Get(h.Netlink.LinkByName(name))(h.t)))

@@ -130,6 +130,9 @@ func (w *Watcher) ignore(protocol int, port uint32) error {
 // which takes as long as the rest. Generation returns the number of all transactions so far. It shows whether another program
 // has committed one meanwhile. Then the table counts as touched, by an unknown program.
 func (w *Watcher) Muted(generation func() (uint32, error), commit func() error) error {
+	if w == nil {
+		return commit()
+	}
 	events := w.tables()
 	before, err := generation()
 	if events == nil || err != nil || events.Leave(unix.NFNLGRP_NFTABLES) != nil {
@@ -196,8 +199,11 @@ func (w *Watcher) Take(wanted func(netip.Addr) bool) Seen {
 }
 
 // Touched reports whether the table may have been touched since the last Take, which returns it, too. It includes every change
-// that was made before the call.
+// that was made before the call. For a nil Watcher, it is always true.
 func (w *Watcher) Touched() bool {
+	if w == nil {
+		return true
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range w.sources {

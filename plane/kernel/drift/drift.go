@@ -17,24 +17,24 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Watch is the watch of one dataplane. A nil Watch sees nothing. The goroutine of Apply calls its methods.
+// Watch is the watch of one dataplane. The zero value sees nothing. The goroutine of Apply calls its methods.
 type Watch struct {
+	*watch.Watcher
 	table    string
 	port     func(context.Context) (uint32, error) // see filter.Table.Open
 	ignored  uint32
-	watcher  *watch.Watcher
 	reported vip.FrontendKey // see representative
 }
 
 // Open watches in the network namespace of the calling thread. Port opens the socket that changes the table and returns
-// its port: its events are ignored. It returns nil if the kernel can't be watched: then only the resync finds changes.
-func Open(ctx context.Context, table string, port func(context.Context) (uint32, error), log *slog.Logger) *Watch {
+// its port: its events are ignored. If the kernel can't be watched, only the resync finds changes.
+func Open(ctx context.Context, table string, port func(context.Context) (uint32, error), log *slog.Logger) Watch {
 	w, err := watch.Open(watch.Options{Forwarding: true, Table: table})
 	if err != nil {
 		log.Warn("changes by other programs are not seen at once", "err", err)
-		return nil
+		return Watch{}
 	}
-	x := &Watch{table: table, port: port, watcher: w}
+	x := Watch{table: table, port: port, Watcher: w}
 	if err := x.ignore(ctx); err != nil {
 		log.Warn("own changes of the kernel are read as if others had made them", "err", err)
 	}
@@ -48,44 +48,14 @@ func (w *Watch) ignore(ctx context.Context) error {
 	if err != nil || port == w.ignored {
 		return err
 	}
-	if err = w.watcher.IgnoreTable(port); err == nil {
+	if err = w.IgnoreTable(port); err == nil {
 		w.ignored = port
 	}
 	return err
 }
 
-// Changed is the channel for reconcile.Target.
-func (w *Watch) Changed() <-chan struct{} {
-	if w == nil {
-		return nil
-	}
-	return w.watcher.Changed()
-}
-
 // Forget drops what was seen, because everything is read now.
-func (w *Watch) Forget() {
-	if w != nil {
-		w.watcher.Take(nil)
-	}
-}
-
-// Muted is watch.Watcher.Muted.
-func (w *Watch) Muted(generation func() (uint32, error), commit func() error) error {
-	if w == nil {
-		return commit()
-	}
-	return w.watcher.Muted(generation, commit)
-}
-
-// Close ends the watch.
-func (w *Watch) Close() {
-	if w != nil {
-		w.watcher.Close()
-	}
-}
-
-// Touched reports whether others may have touched the table since the last Check or Forget: also if it isn't watched.
-func (w *Watch) Touched() bool { return w == nil || w.watcher.Touched() }
+func (w *Watch) Forget() { w.Take(nil) }
 
 // TableState is what a dataplane finds when it reads its table.
 type TableState int
@@ -111,10 +81,7 @@ func (w *Watch) representative(records *usage.Records) *vip.Frontend {
 // Check returns what others have changed. Read is called if they have touched the table, and
 // settings if they have switched forwarding off: it describes the settings that are not as the dataplane needs them.
 func (w *Watch) Check(ctx context.Context, records *usage.Records, settings func() []string, read func(context.Context) (TableState, error)) (found reconcile.Drift[vip.FrontendKey, vip.Frontend], err error) {
-	if w == nil {
-		return found, nil
-	}
-	seen := w.watcher.Take(nil)
+	seen := w.Take(nil)
 	add := func(what string, by watch.Author) {
 		if f := w.representative(records); f != nil {
 			found.Damaged = append(found.Damaged, reconcile.Damage[vip.FrontendKey]{Key: f.Key, What: what, By: by.String()})

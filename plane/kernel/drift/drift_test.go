@@ -34,7 +34,7 @@ func TestLooksAtTheTable(t *testing.T) {
 		var messages atomic.Uint64
 		table := filter.New("ironvip", 0x1000, &messages)
 		w := drift.Open(ctx, "ironvip", table.Open, slog.New(slog.DiscardHandler))
-		if w == nil {
+		if w.Watcher == nil {
 			t.Fatal("not watched")
 		}
 		defer table.Close()

@@ -33,7 +33,7 @@ func (p *Plane) Actual(ctx context.Context) iter.Seq2[observed, error] {
 				orphans = append(orphans, o) // of an address that may be a stray, too
 				continue
 			case usage.OnDevice(&o.Value):
-				p.use(o.Value.Key)
+				p.use(o.Value.Key, true)
 				o.Damage = append(o.Damage, p.damage(o.Value.Key.Addr, s.Fault)...)
 			}
 			if !yield(o, nil) {
@@ -41,7 +41,15 @@ func (p *Plane) Actual(ctx context.Context) iter.Seq2[observed, error] {
 			}
 		}
 		p.adopted = true
-		strays := p.strays(s)
+		strays := map[netip.Addr][]string{}
+		for a := range s.Addrs {
+			if len(p.addrs[a].users) == 0 {
+				strays[a] = []string{describeStray(host.Single(a))}
+			}
+		}
+		for _, w := range s.Wide {
+			strays[w.Addr()] = append(strays[w.Addr()], describeStray(w))
+		}
 		for _, o := range orphans {
 			if o.Value.Key == keyOfStray(o.Value.Key.Addr) {
 				o.Damage = append(o.Damage, strays[o.Value.Key.Addr]...)
@@ -68,10 +76,13 @@ func (p *Plane) read(ctx context.Context) (s host.DeviceState, err error) {
 	if err != nil {
 		return s, err
 	}
-	p.found, p.lost = len(s.Addrs) > 0 || len(s.Wide) > 0, false // what is missing is damage
+	p.lost = false // what is missing is damage
 	for a, e := range p.addrs {
-		e.route = absent
-		p.record(a, e)
+		if len(e.users) == 0 || e.route == absent {
+			p.setRoute(a, absent)
+		} else {
+			p.setRoute(a, doubtful)
+		}
 	}
 	for _, w := range s.Wide {
 		p.setRoute(w.Addr(), doubtful)
@@ -80,20 +91,6 @@ func (p *Plane) read(ctx context.Context) (s host.DeviceState, err error) {
 		p.setRoute(a, present)
 	}
 	return s, nil
-}
-
-// strays describes the addresses on the device that no frontend needs.
-func (p *Plane) strays(s host.DeviceState) map[netip.Addr][]string {
-	found := map[netip.Addr][]string{}
-	for a := range s.Addrs {
-		if p.addrs[a].users == 0 {
-			found[a] = append(found[a], describeStray(host.Single(a)))
-		}
-	}
-	for _, w := range s.Wide {
-		found[w.Addr()] = append(found[w.Addr()], describeStray(w))
-	}
-	return found
 }
 
 // describeStray describes an address on the device without a frontend.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -14,9 +15,7 @@ import (
 
 // address is what is recorded of one address. One without users and without a route has no record.
 type address struct {
-	users int             // frontends that need the address
-	last  vip.FrontendKey // the user that came last
-	ours  bool            // users need our route: always, or with Sockets once it has been there
+	users []vip.FrontendKey // the frontends that need it
 	route route
 }
 
@@ -24,97 +23,69 @@ type address struct {
 type route uint8
 
 const (
-	absent   route = iota
-	doubtful       // after an error
+	absent   route = iota // as with Sockets while the host has the address anyway
+	doubtful              // it is ours, and may be gone
 	present
 )
 
-// setRoute records what is known of a route.
+func (p *Plane) record(a netip.Addr, e address) {
+	if len(e.users) == 0 && e.route == absent {
+		delete(p.addrs, a)
+	} else {
+		p.addrs[a] = e
+	}
+}
+
 func (p *Plane) setRoute(a netip.Addr, r route) {
 	e := p.addrs[a]
 	e.route = r
 	p.record(a, e)
 }
 
-func (p *Plane) record(a netip.Addr, e address) {
-	if e.users == 0 && e.route == absent {
-		delete(p.addrs, a)
-		return
-	}
-	p.addrs[a] = e
+// isUser reports whether a frontend counts as a user of its address. It costs O(frontends at the address).
+func (p *Plane) isUser(key vip.FrontendKey) bool {
+	return slices.Contains(p.addrs[key.Addr].users, key)
 }
 
-// use counts a frontend as a user of its address.
-func (p *Plane) use(key vip.FrontendKey) {
-	if p.isUser(key) {
+// use counts a frontend as a user of its address, or no more.
+func (p *Plane) use(key vip.FrontendKey, needs bool) {
+	e := p.addrs[key.Addr]
+	i := slices.Index(e.users, key)
+	switch {
+	case needs && i < 0:
+		e.users = append(e.users, key)
+	case !needs && i >= 0:
+		e.users = slices.Delete(e.users, i, i+1)
+	default:
 		return
 	}
-	p.users[key] = struct{}{}
-	e := p.addrs[key.Addr]
-	e.users, e.last, e.ours = e.users+1, key, e.ours || !p.sockets || e.route != absent
 	if e.route == present {
 		p.usesDevice()
 	}
-	p.addrs[key.Addr] = e
-}
-
-// unuse reverts use.
-func (p *Plane) unuse(key vip.FrontendKey) {
-	if !p.isUser(key) {
-		return
-	}
-	delete(p.users, key)
-	e := p.addrs[key.Addr]
-	e.users--
-	e.ours = e.ours && e.users > 0
 	p.record(key.Addr, e)
-}
-
-func (p *Plane) isUser(key vip.FrontendKey) bool {
-	_, is := p.users[key]
-	return is
-}
-
-// userOf returns one of the users of an address. It costs O(all) after the one that came last has gone, and otherwise O(1).
-func (p *Plane) userOf(a netip.Addr) vip.FrontendKey {
-	e := p.addrs[a]
-	if !p.isUser(e.last) {
-		for key := range p.users {
-			if key.Addr == a {
-				e.last = key
-				p.addrs[a] = e
-				break
-			}
-		}
-	}
-	return e.last
 }
 
 // wants reports whether an address belongs on the device.
 func (p *Plane) wants(a netip.Addr) bool {
 	e := p.addrs[a]
-	return e.users > 0 && e.ours
+	return len(e.users) > 0 && (e.route != absent || !p.sockets)
 }
 
 // lacks reports whether an address needs a route that the device may not have. With Sockets, it costs a socket if the address
 // is the host's own.
 func (p *Plane) lacks(a netip.Addr) bool {
-	e := p.addrs[a]
-	if e.ours {
-		return e.route != present
-	}
-	return !p.binds(a)
+	r := p.addrs[a].route
+	return r == doubtful || r == absent && !(p.sockets && p.binds(a))
 }
 
 // damage returns what is wrong with an address that frontends use.
 func (p *Plane) damage(a netip.Addr, fault string) (out []string) {
-	e := p.addrs[a]
-	if e.ours && fault != "" {
+	if fault != "" && p.wants(a) {
 		out = append(out, fmt.Sprintf("device %s %s", p.name, fault))
 	}
 	switch {
 	case !p.lacks(a):
-	case e.ours:
+	case p.wants(a):
 		out = append(out, p.missing(a))
 	default:
 		out = append(out, fmt.Sprintf("address %s is no longer an address of this host", a))

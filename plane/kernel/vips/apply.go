@@ -25,14 +25,14 @@ func (p *Plane) Apply(ctx context.Context, batch []updateOf) error {
 			}
 		}
 	}
-	repair := false
+	suspect := false
 	for i := range batch {
 		u := &batch[i]
 		u.Err = nil
-		repair = repair || u.Repair || u.Key.Leftover()
+		suspect = suspect || (u.Repair || u.Key.Leftover()) && (p.ensured || p.addrs[u.Key.Addr].route != absent)
 	}
 	var unready error
-	if repair && (p.ensured || p.found) {
+	if suspect {
 		unready = p.prepare()
 	}
 	var stay map[netip.Addr]error
@@ -43,12 +43,8 @@ func (p *Plane) Apply(ctx context.Context, batch []updateOf) error {
 		return err
 	}
 	for i := range batch {
-		switch u := &batch[i]; {
-		case !serves(u.Err): // as before
-		case placed(u.New):
-			p.use(u.Key)
-		default:
-			p.unuse(u.Key)
+		if u := &batch[i]; serves(u.Err) { // otherwise, it is as before
+			p.use(u.Key, placed(u.New))
 		}
 	}
 	stay = p.removeUnused(ctx, batch, unready)
@@ -102,7 +98,7 @@ func (p *Plane) removeUnused(ctx context.Context, batch []updateOf, unready erro
 	for i := range batch {
 		u := &batch[i]
 		if e := p.addrs[u.Key.Addr]; !placed(u.New) && serves(u.Err) && e.route != absent {
-			left[u.Key.Addr] = e.users
+			left[u.Key.Addr] = len(e.users)
 		}
 	}
 	if len(left) == 0 {
@@ -204,15 +200,16 @@ func (p *Plane) add(ctx context.Context, addrs []netip.Addr) (failed map[netip.A
 	}
 	p.lost = err != nil && p.lost
 	for _, a := range addrs {
-		e := p.addrs[a]
 		if err != nil {
 			failed[a] = err
 		}
-		if e.route = doubtful; failed[a] == nil {
-			e.route, e.ours = present, true
+		switch {
+		case failed[a] == nil:
+			p.setRoute(a, present)
 			p.usesDevice()
+		case p.wants(a): // with Sockets, the host may get the address by itself
+			p.setRoute(a, doubtful)
 		}
-		p.record(a, e)
 	}
 	return failed
 }

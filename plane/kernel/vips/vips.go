@@ -60,11 +60,9 @@ type Plane struct {
 	device   *host.Device
 	watcher  *watch.Watcher             // of the device; nil: it can't be watched
 	binds    func(addr netip.Addr) bool // see host.CanBind
-	users    map[vip.FrontendKey]struct{}
 	addrs    map[netip.Addr]address
 	adopted  bool            // the device and the frontends have been read
 	ensured  bool            // this process has made or prepared the device
-	found    bool            // the device had addresses when it was read, or got some
 	lost     bool            // the device may lack routes that no update is about
 	reported vip.FrontendKey // see representative
 	awaiting map[vip.FrontendKey]struct{}
@@ -82,7 +80,7 @@ var _ reconcile.Plane = (*Plane)(nil)
 func New(o Options) (*Plane, error) {
 	p := &Plane{
 		Plane: o.Plane, name: cmp.Or(o.Device, DefaultDevice), sockets: o.Sockets, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), device: o.Kernel,
-		binds: host.CanBind, users: map[vip.FrontendKey]struct{}{}, addrs: map[netip.Addr]address{}, awaiting: map[vip.FrontendKey]struct{}{},
+		binds: host.CanBind, addrs: map[netip.Addr]address{}, awaiting: map[vip.FrontendKey]struct{}{},
 		uses: make(chan struct{}), changed: make(chan struct{}, 1),
 	}
 	if p.device == nil {

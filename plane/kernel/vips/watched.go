@@ -1,6 +1,7 @@
 package vips
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -23,32 +24,29 @@ func (p *Plane) Check(ctx context.Context) (driftOf, error) {
 	seen := p.watcher.Take(p.wants)
 	found.Unknown = found.Unknown || seen.Lost
 	add := func(key vip.FrontendKey, what string, by watch.Author) {
-		if p.isUser(key) {
-			found.Damaged = append(found.Damaged, reconcile.Damage[vip.FrontendKey]{Key: key, What: what, By: by.String()})
-		}
+		found.Damaged = append(found.Damaged, reconcile.Damage[vip.FrontendKey]{Key: key, What: what, By: by.String()})
 	}
-	several := len(seen.Gone) > severalAddresses
-	if seen.Device != nil { // its repair restores all addresses
-		p.lost = true
-		add(p.representative(), fmt.Sprintf("device %s was removed, set down, made to speak ARP, or lost an address", p.name), *seen.Device)
-	}
+	all := "" // what the repair of one frontend restores for all
 	for a, by := range seen.Gone {
-		p.setRoute(a, absent)
-		switch {
-		case seen.Device != nil:
-		case !several:
-			add(p.userOf(a), p.missing(a), by)
-		case !p.lost:
-			p.lost = true
-			add(p.representative(), fmt.Sprintf("%d addresses missing from %s", len(seen.Gone), p.name), by)
+		p.setRoute(a, doubtful)
+		if seen.Device == nil && len(seen.Gone) > severalAddresses {
+			all, seen.Device = fmt.Sprintf("%d addresses missing from %s", len(seen.Gone), p.name), &by
 		}
+	}
+	switch key, some := p.representative(); {
+	case seen.Device == nil:
+		for a, by := range seen.Gone {
+			add(p.addrs[a].users[0], p.missing(a), by)
+		}
+	case some:
+		p.lost = true
+		add(key, cmp.Or(all, fmt.Sprintf("device %s was removed, set down, made to speak ARP, or lost an address", p.name)), *seen.Device)
 	}
 	if len(seen.Added) > severalAddresses {
 		found.Unknown, seen.Added = true, nil
 	}
 	for w, by := range seen.Added {
-		p.found = true
-		if p.addrs[w.Addr()].users == 0 {
+		if len(p.addrs[w.Addr()].users) == 0 {
 			p.setRoute(w.Addr(), doubtful)
 		}
 		found.Strays = append(found.Strays, reconcile.Stray[vip.Frontend]{Observed: strayOf(w.Addr(), []string{describeStray(w)}), By: by.String()})
@@ -56,19 +54,19 @@ func (p *Plane) Check(ctx context.Context) (driftOf, error) {
 	return found, err
 }
 
-// representative returns the frontend that damage of all is reported for. It stays the same as long as there is one, so
-// that its budget of repairs is that of the device.
-func (p *Plane) representative() vip.FrontendKey {
-	if p.isUser(p.reported) && p.wants(p.reported.Addr) {
-		return p.reported
+// representative returns the frontend that damage of all is reported for, if there is one. It stays the same as long as
+// possible, so that its budget of repairs is that of the device.
+func (p *Plane) representative() (key vip.FrontendKey, some bool) {
+	if p.wants(p.reported.Addr) && p.isUser(p.reported) {
+		return p.reported, true
 	}
-	for key := range p.users {
-		if p.wants(key.Addr) {
-			p.reported = key
-			return key
+	for a, e := range p.addrs {
+		if p.wants(a) {
+			p.reported = e.users[0]
+			return p.reported, true
 		}
 	}
-	return vip.FrontendKey{}
+	return key, false
 }
 
 // arrived returns the frontends whose address has become one of the host's.

@@ -101,6 +101,12 @@ func TestRemovedAddressReturnsAtOnce(t *testing.T) {
 			t.Logf("%s returned after %v", a, time.Since(began))
 		}
 	}
+	events, _ := l.events.Since(0)
+	if !slices.ContainsFunc(events, func(e event.Event) bool {
+		return e.Kind == "drift_repaired" && strings.HasPrefix(e.Message, "address 203.0.113.10 missing from ironvip0, repaired")
+	}) {
+		t.Errorf("events %+v", events)
+	}
 	for _, a := range []netip.Addr{v4, v6} {
 		l.desired.Delete(vip.FrontendKey{Addr: a, Port: 443, Protocol: vip.TCP})
 	}
@@ -114,12 +120,6 @@ func TestRemovedAddressReturnsAtOnce(t *testing.T) {
 		command(t, line)
 		l.returns("after "+line, v4)
 		l.returns("after "+line, v6)
-	}
-	events, _ := l.events.Since(0) // the latest ones of each frontend
-	if !slices.ContainsFunc(events, func(e event.Event) bool {
-		return e.Kind == "drift_repaired" && strings.HasPrefix(e.Message, "address 203.0.113.10 missing from ironvip0, repaired")
-	}) {
-		t.Errorf("events %+v", events)
 	}
 }
 
