@@ -54,6 +54,7 @@ func (l leftovers) String() string {
 // Slow: the table and the device are made, damaged and removed eleven times.
 func TestFindAndRemove(t *testing.T) {
 	const (
+		bridge   = "ip link del ironvip0; ip link add ironvip0 type bridge; " // ours may be a dummy
 		services = "10.96.0.1:80/tcp wrr 2, [fd96::1]:80/tcp rr 0, "
 		damaged  = "10.96.0.1:80/tcp  0, [fd96::1]:80/tcp  0, "
 		device   = `device "ironvip0", addresses [10.96.0.1 fd96::1], another's ""`
@@ -72,8 +73,8 @@ func TestFindAndRemove(t *testing.T) {
 		{"a damaged table", "nft flush chain inet ironvip_nft arriving", damaged + device, ""},
 		{"beside a table of ipvs", "nft add table inet ironvip; nft add set inet ironvip vips4 '{ type ipv4_addr; }'", services + device, "table inet ironvip"},
 		{"an empty table", "nft delete table inet ironvip_nft; nft add table inet ironvip_nft", device, ""},
-		{"another's bridge with a port", "ip link add port0 type veth peer name port1; ip link set port0 master ironvip0", services + fmt.Sprintf(foreign, "bridge"), "ironvip0"},
-		{"another's bridge with ARP", "ip link set ironvip0 arp on", services + fmt.Sprintf(foreign, "bridge"), "ironvip0"},
+		{"another's bridge with a port", bridge + "ip link set ironvip0 arp off; ip link add port0 type veth peer name port1; ip link set port0 master ironvip0", services + fmt.Sprintf(foreign, "bridge"), "ironvip0"},
+		{"another's bridge with ARP", bridge + "ip link set ironvip0 arp on", services + fmt.Sprintf(foreign, "bridge"), "ironvip0"},
 		{"another's device", "ip link del ironvip0; ip link add ironvip0 type veth peer name other0", services + fmt.Sprintf(foreign, "veth"), "ironvip0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -95,7 +96,7 @@ func TestFindAndRemove(t *testing.T) {
 				!strings.Contains(now, "neighbor0") || !strings.Contains(now, "table inet neighbor") {
 				t.Errorf("left:\n%s", now)
 			}
-			w.run("nft delete table inet ironvip; ip link del ironvip0; true")
+			w.run("nft delete table inet ironvip; ip link del ironvip0; ip link del port0; true")
 		})
 	}
 }
