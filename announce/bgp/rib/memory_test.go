@@ -11,7 +11,7 @@ import (
 
 // The memory of one prefix, and of nothing more for each of ten peers that have received all of them.
 func TestMemoryPerPrefix(t *testing.T) {
-	const prefixes, peers, most = 10_000, 10, 110
+	const prefixes, peers, most = 10_000, 10, 160
 	size := heapsize.Of(func() any {
 		routes := announce.NewPrefixes()
 		loc := New(routes)
