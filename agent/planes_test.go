@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
@@ -109,4 +111,17 @@ func TestConnectionsOfAllDataplanes(t *testing.T) {
 		expect.True(t, leaves.closed, "closed")
 		check("alone", 1, 0, 1)
 	})
+}
+
+// The kernel, and a proxy in a process of its own, forward while the agent doesn't run.
+func TestForwards(t *testing.T) {
+	for _, c := range []struct {
+		mode, socket string
+		forwards     bool
+	}{{configs.ModeNFT, "", true}, {configs.ModeProxy, "/run/proxy.sock", true}, {configs.ModeProxy, "", false}} {
+		cfg := &configs.Config{}
+		cfg.Dataplane.ProxySocket = c.socket
+		a := &agent{config: newLiveConfig(cfg, nil), planes: newPlanes(&plane{about: api.Dataplane{Mode: c.mode}})}
+		expect.Equal(t, a.forwards(), c.forwards, "%s at %q", c.mode, c.socket)
+	}
 }

@@ -42,7 +42,7 @@ var Config = Table{
 	{Key: "announce.heartbeat", Meaning: "l2: the time between two heartbeats", Values: "`\"10ms\"` to `\"10s\"`", Default: "`\"100ms\"`", Live: true},
 	{Key: "announce.missed", Meaning: "l2: after how many heartbeats without an answer a host is dead, and its VIPs move", Values: "2 to 100", Default: "3", Live: true},
 	{Key: "announce.settle", Meaning: "l2: how long a host that has come back waits before it takes VIPs from another host", Values: "`\"0s\"` to `\"1h\"`", Default: "`\"10s\"`", Live: true},
-	{Key: "announce.hold", Meaning: "how long announcements stay when the agent is gone or hangs; at most 2 s with the userspace proxy, which does not forward without the agent", Values: "`\"0s\"` to `\"24h\"`", Default: "`\"5m\"`", Live: true},
+	{Key: "announce.hold", Meaning: "how long announcements stay when the agent is gone or hangs; at most 2 s if the agent forwards itself, with the userspace proxy and without `dataplane.proxy_socket`", Values: "`\"0s\"` to `\"24h\"`", Default: "`\"5m\"`", Live: true},
 	{Key: "announce.bgp", Meaning: "bgp: the routers, each as `[[announce.bgp]]` below", Default: "none", Live: true},
 	{Key: "announce.socket", Meaning: "the socket of `ironvip-announcer`", Values: "absolute path of up to 107 bytes", Default: "`/run/ironvip-announcer/control.sock`"},
 	{Key: "dns.domain", Meaning: "the zone of [services' names](dns.md): `web.prod.svc.vip.internal`", Values: "a DNS name of two labels or more, up to 50 bytes, not below `local`, `localhost` or `invalid`", Default: "`vip.internal`", Live: true},
