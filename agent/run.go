@@ -141,16 +141,26 @@ func (a *agent) keepSockets(ctx context.Context) {
 	}
 }
 
+// planeAge is how long a dataplane is taken for the one that serves.
+const planeAge = time.Minute
+
 // findDeviceUsers finds other agents that use the device of this one's dataplane. It begins when this agent uses it.
 func (a *agent) findDeviceUsers(ctx context.Context) {
-	for _, begun := range []<-chan struct{}{a.settled, a.plane().vips.UsesDevice()} {
+	select {
+	case <-ctx.Done():
+		return
+	case <-a.settled:
+	}
+	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-begun:
+		case <-a.plane().vips.UsesDevice():
+			a.device.Run(ctx)
+			return
+		case <-time.After(planeAge): // another dataplane may serve now
 		}
 	}
-	a.device.Run(ctx)
 }
 
 // summary returns the line that `systemctl status` shows.

@@ -122,7 +122,7 @@ func (a *agent) moveTo(ctx context.Context, group parallel.Group, mode string) {
 	next, err := a.openPlane(mode, "ironvip dataplane switch asked for it")
 	if err == nil {
 		a.startPlane(ctx, group, next)
-		if err = a.pipeline.Loop.To(ctx, next, a.together(from)); err == nil {
+		if err = a.pipeline.Serve(ctx, next, a.together(from)); err == nil {
 			a.planes.serving.Store(next)
 			a.notePlane()
 			a.announcing.Reload()

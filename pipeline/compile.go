@@ -34,6 +34,9 @@ type Compile struct {
 	health   func(vip.BackendKey) *vip.BackendHealth
 	room     []vip.Frontend // memory for the frontends of one service
 
+	ignored  func(*vip.Service) []vip.Problem      // of the dataplane that serves
+	replaced chan func(*vip.Service) []vip.Problem // the same of another one that serves now; has room for one
+
 	overridden table.Reached // the revision of the overrides up to which every service is compiled
 }
 
@@ -57,6 +60,8 @@ func newCompile(o Options) *Compile {
 			}
 			return nil
 		},
+		ignored:  o.Plane.Ignored,
+		replaced: make(chan func(*vip.Service) []vip.Problem, 1),
 	}
 	c.starts = newSlowStarts()
 	c.drains = newDrains(&c.Options, &c.owners, c.todo.Add)
@@ -140,6 +145,10 @@ func (c *Compile) loop(ctx context.Context) error {
 		case <-c.starts.timer.C:
 		case r := <-c.drains.idle:
 			c.drains.left(r)
+		case c.ignored = <-c.replaced:
+			for k := range c.Services.All() {
+				c.todo.Add(k)
+			}
 		}
 	}
 }
@@ -243,7 +252,7 @@ func (c *Compile) compile(k vip.ServiceKey) {
 		Frontends:  make([]*FrontendRow, 0, len(frontends)),
 		Problems:   slices.Concat(vip.OfService(granted.Problems, k), refused, compile.Ineffective(service), compile.OwnBackends(service, &c.Node)),
 	}
-	row.Problems = append(row.Problems, vip.OfService(c.Plane.Ignored(service), k)...)
+	row.Problems = append(row.Problems, vip.OfService(c.ignored(service), k)...)
 	clashes := vip.HasCode(granted.Problems, vip.CodePortTaken)
 	var former []*FrontendRow
 	if row := c.Compiled.Row(k); row != nil {

@@ -118,6 +118,20 @@ func New(o Options) *Pipeline {
 	}
 }
 
+// Serve lets another dataplane serve the frontends, see steer.Loop.To. Afterwards, services show what has no effect there,
+// which costs O(services). One goroutine at a time may call it.
+func (p *Pipeline) Serve(ctx context.Context, plane reconcile.Plane, together func(a, b vip.FrontendKey) int) error {
+	if err := p.Loop.To(ctx, plane, together); err != nil {
+		return err
+	}
+	select {
+	case <-p.Compile.replaced: // not read yet
+	default:
+	}
+	p.Compile.replaced <- plane.Ignored
+	return nil
+}
+
 // Run runs the stages until the context ends, and returns its error, or until one of them fails.
 func (p *Pipeline) Run(ctx context.Context) error {
 	group, ctx := parallel.NewGroup(ctx)
