@@ -145,6 +145,21 @@ func TestSnapshotRestoredBetweenQueries(t *testing.T) {
 	})
 }
 
+// The same while hosts hold neither of the two queries: they have just been woken by a write. They notice
+// once they renew their sessions, which are over.
+func TestSnapshotRestoredBetweenAllQueries(t *testing.T) {
+	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
+		mustCommit(t, hosts[0], set("a", "x", "before", 0))
+		backup := kv.Snapshot()
+		mustCommit(t, hosts[0], set("a", "later", "1", 0))
+		time.Sleep(time.Second)
+		kv.Put(treePrefix+"a/edited", "by hand")
+		kv.Restore(backup, true)
+		time.Sleep(20 * time.Second)
+		wantSame(t, kv, hosts...)
+	})
+}
+
 // Manual writes that bypass the log are found by the next full read, and at once by a writer
 // that conflicts with them.
 func TestWrittenWithoutTheLog(t *testing.T) {

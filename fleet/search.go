@@ -36,6 +36,14 @@ func (f *follower) search(ctx context.Context, asked []chan error) (verdict, err
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	w, logged, err := t.readDifference(ctx, leads && len(asked) == 0 && !differed, leads || len(asked) > 0)
+	next := inStep
+	if err == nil && w != nil {
+		if err := t.verify(ctx, w); err != nil {
+			answer(asked, err)
+			return lost, err
+		}
+		next, err = f.look(ctx, true) // lost if a backup was restored since the tree was read
+	}
 	if err != nil {
 		f.scheduleSearch(searchAgain)
 		if differed {
@@ -47,11 +55,7 @@ func (f *follower) search(ctx context.Context, asked []chan error) (verdict, err
 		return inStep, nil
 	}
 	if w != nil {
-		if err := t.verify(ctx, w); err != nil {
-			answer(asked, err)
-			return lost, err
-		}
-		if w.index < high { // commits since then are not in it: a backup was restored
+		if next != inStep || w.index < high { // commits since then are not in it: a backup was restored
 			t.requeueRereads(asked)
 			return lost, nil
 		}

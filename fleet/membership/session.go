@@ -117,6 +117,7 @@ func (m *Member) runSession(ctx context.Context) error {
 			}
 			wait.Reset()
 			m.keep(ctx)
+			m.o.Wake() // a restored backup ends sessions, and may end no blocking query
 		case errors.Is(err, errLockDelay):
 			backoff.Sleep(ctx, LockDelay/2+rand.N(LockDelay/2))
 		case isHeld:
