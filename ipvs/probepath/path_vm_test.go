@@ -19,8 +19,10 @@ import (
 
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
@@ -31,7 +33,7 @@ type town struct {
 	*netlab.Lab
 	t        *testing.T
 	frontend vip.Frontend
-	plane    *ipvs.Target
+	plane    *vips.Plane
 	paths    *Target
 }
 
@@ -69,21 +71,18 @@ func newTown(t *testing.T, at string, p vip.Protocol, way vip.Forward) *town {
 }
 
 // program starts a dataplane in a node with one frontend.
-func (w *town) program(n *netlab.Node, f *vip.Frontend) (plane *ipvs.Target) {
+func (w *town) program(n *netlab.Node, f *vip.Frontend) (plane *vips.Plane) {
 	w.t.Helper()
 	n.Do(func() {
-		var err error
-		plane, err = ipvs.New(ipvs.Options{Owns: func(a netip.Addr) bool { return a == f.Key.Addr }})
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		target := must.Get(ipvs.New(ipvs.Options{Owns: func(a netip.Addr) bool { return a == f.Key.Addr }}))(w.t)
+		plane = must.Get(vips.New(vips.Options{Plane: target}))(w.t)
+		w.t.Cleanup(func() { plane.Close(); target.Close() })
 	})
-	w.t.Cleanup(func() { plane.Close() })
 	w.set(n, plane, nil, f)
 	return plane
 }
 
-func (w *town) set(n *netlab.Node, plane *ipvs.Target, old, new *vip.Frontend) {
+func (w *town) set(n *netlab.Node, plane *vips.Plane, old, new *vip.Frontend) {
 	w.t.Helper()
 	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: w.frontend.Key, Old: old, New: new}}
 	n.Do(func() {
