@@ -26,6 +26,7 @@ import (
 	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
+	"github.com/ironvip/ironvip/proxy/process"
 	"github.com/ironvip/ironvip/proxy/remote"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -165,17 +166,14 @@ func (a *agent) findProxy(ctx context.Context) (leaver, error) {
 		return nil, nil
 	}
 	l := a.proxyOf(ctx)
-	ctx, cancel := context.WithTimeout(ctx, proxyWait)
-	defer cancel()
-	report, err := l.Ask(ctx)
-	switch {
-	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED): // its process has ended, and they with it
-	case err != nil:
+	report, err := l.report(ctx)
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("ask the proxy for its frontends: %w", err), l.Close())
-	case report.Frontends+report.Draining > 0:
-		return l, nil
 	}
-	return nil, l.Close()
+	if report.Frontends+report.Draining == 0 {
+		return nil, l.Close()
+	}
+	return l, nil
 }
 
 // proxyOf returns the proxy as one that leaves, until it is closed.
@@ -198,12 +196,30 @@ func (l *proxyLeaver) Leave(ctx context.Context) error {
 	if !sleep(ctx, handshakeTime) {
 		return ctx.Err()
 	}
-	return l.Retire(ctx, l.within())
+	ctx, cancel := context.WithTimeout(ctx, proxyWait)
+	defer cancel()
+	return unlessEnded(l.Retire(ctx, l.within()))
+}
+
+// report returns the state of the proxy.
+func (l *proxyLeaver) report(ctx context.Context) (process.Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, proxyWait)
+	defer cancel()
+	r, err := l.Ask(ctx)
+	return r, unlessEnded(err)
+}
+
+// unlessEnded returns err, unless it says that the process of the proxy has ended, and all connections with it.
+func unlessEnded(err error) error {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
+		return nil
+	}
+	return err
 }
 
 // Open returns the number of connections of each protocol.
 func (l *proxyLeaver) Open(ctx context.Context) (map[vip.FrontendKey]int, error) {
-	r, err := l.Ask(ctx)
+	r, err := l.report(ctx)
 	out := map[vip.FrontendKey]int{}
 	if r.Draining > 0 {
 		out[vip.FrontendKey{Protocol: vip.TCP}] = int(r.Draining)

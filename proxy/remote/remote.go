@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"net"
@@ -146,6 +147,8 @@ func (c *Client) Entrance() string {
 // changeTime bounds a change and a read of the frontends. A process that takes longer hangs.
 const changeTime = 20 * time.Second
 
+var errNoAnswer = fmt.Errorf("the proxy has not answered within %s", changeTime)
+
 // Apply implements reconcile.Target.
 func (c *Client) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
 	if err := c.configure(ctx); err != nil {
@@ -173,12 +176,17 @@ func (c *Client) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 // Actual implements reconcile.Target.
 func (c *Client) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Frontend], error] {
 	return reconcile.ReadAll(ctx, func(ctx context.Context) ([]reconcile.Observed[vip.Frontend], error) {
-		ctx, cancel := context.WithTimeout(ctx, changeTime)
+		ctx, cancel := context.WithTimeoutCause(ctx, changeTime, errNoAnswer)
 		defer cancel()
-		if err := c.configure(ctx); err != nil {
-			return nil, err
+		var all []reconcile.Observed[vip.Frontend]
+		err := c.configure(ctx)
+		if err == nil {
+			all, err = ask[[]reconcile.Observed[vip.Frontend]](ctx, c, process.AskActual)
 		}
-		return ask[[]reconcile.Observed[vip.Frontend]](ctx, c, process.AskActual)
+		if context.Cause(ctx) == errNoAnswer {
+			err = errNoAnswer
+		}
+		return all, err
 	})
 }
 
