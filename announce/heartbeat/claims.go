@@ -1,103 +1,85 @@
 package heartbeat
 
 import (
+	"cmp"
 	"hash/fnv"
+	"iter"
 	"net/netip"
+	"slices"
 
 	"github.com/ironvip/ironvip/announce"
 )
 
-// claims is this host's log: each VIP once, in the order of the newest change. A removed VIP stays
-// as an empty claim, until all peers have it or there are too many.
+// claims is this host's log: its changes of claims in order. A change of a VIP that changed again stays,
+// as does an empty claim, until tidy.
 type claims struct {
-	at     map[netip.Addr]*change
-	newest *change // the list runs back in time
-	oldest *change
-	number uint64 // of the newest change
+	log    []change
+	at     map[netip.Addr]int // the place of each VIP's newest change
+	number uint64             // of the newest change
 	digest uint64
-	empty  int // removed VIPs in the list
+	full   int // VIPs with a claim that isn't empty
 }
 
 type change struct {
 	announce.Claim
-	number       uint64
-	older, newer *change
+	number uint64
 }
 
 func isEmpty(c announce.Claim) bool { return c.Services == 0 && !c.Owned }
 
-// set changes a claim, and reports whether it differs. It costs O(1).
-func (l *claims) set(c announce.Claim) bool {
+// set changes a claim. It costs O(1).
+func (l *claims) set(c announce.Claim) {
 	c.Services = min(c.Services, maxServices)
-	n := l.at[c.Addr]
-	switch {
-	case n == nil && isEmpty(c), n != nil && n.Claim == c:
-		return false
-	case n == nil:
-		n = &change{Claim: c}
-		l.at[c.Addr] = n
-	default:
-		l.unlink(n)
-		l.digest ^= digestOf(n.Claim)
-		if isEmpty(n.Claim) {
-			l.empty--
-		}
+	former := announce.Claim{Addr: c.Addr}
+	if i, there := l.at[c.Addr]; there {
+		former = l.log[i].Claim
 	}
-	l.number++
-	n.Claim, n.number = c, l.number
-	l.digest ^= digestOf(c)
-	if isEmpty(c) {
-		l.empty++
-	}
-	if n.older = l.newest; n.older != nil {
-		n.older.newer = n
-	} else {
-		l.oldest = n
-	}
-	l.newest = n
-	return true
-}
-
-func (l *claims) unlink(n *change) {
-	if n.newer != nil {
-		n.newer.older = n.older
-	} else {
-		l.newest = n.older
-	}
-	if n.older != nil {
-		n.older.newer = n.newer
-	} else {
-		l.oldest = n.newer
-	}
-	n.older, n.newer = nil, nil
-}
-
-// after returns the first change after the number; nil: none. It costs O(changes after it).
-func (l *claims) after(number uint64) *change {
-	var first *change
-	for n := l.newest; n != nil && n.number > number; n = n.older {
-		first = n
-	}
-	if number == 0 {
-		first = l.oldest
-	}
-	return first
-}
-
-// tidy removes empty claims up to a number that all peers have, when they are more than the others.
-func (l *claims) tidy(acked uint64) {
-	if l.empty < 1024 || l.empty < len(l.at)/2 {
+	if former == c {
 		return
 	}
-	for n := l.oldest; n != nil && n.number <= acked; {
-		next := n.newer
-		if isEmpty(n.Claim) {
-			l.unlink(n)
-			delete(l.at, n.Addr)
-			l.empty--
-		}
-		n = next
+	l.digest ^= digestOf(former) ^ digestOf(c)
+	if !isEmpty(former) {
+		l.full--
 	}
+	if !isEmpty(c) {
+		l.full++
+	}
+	l.number++
+	l.at[c.Addr] = len(l.log)
+	l.log = append(l.log, change{c, l.number})
+}
+
+// after yields the newest change of each VIP that changed after the number, in order. It costs O(changes
+// after it).
+func (l *claims) after(number uint64) iter.Seq[change] {
+	return func(yield func(change) bool) {
+		first, _ := slices.BinarySearchFunc(l.log, number+1, func(n change, want uint64) int { return cmp.Compare(n.number, want) })
+		for i := first; i < len(l.log); i++ {
+			if n := l.log[i]; l.at[n.Addr] == i && !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+// tidy removes changes that others have replaced, and empty claims up to a number that all peers have, when
+// they are more than the claims.
+func (l *claims) tidy(acked uint64) {
+	if len(l.log) < 1024 || len(l.log) < 2*l.full {
+		return
+	}
+	kept := l.log[:0]
+	for i, n := range l.log {
+		switch {
+		case l.at[n.Addr] != i:
+		case isEmpty(n.Claim) && n.number <= acked:
+			delete(l.at, n.Addr)
+		default:
+			l.at[n.Addr] = len(kept)
+			kept = append(kept, n)
+		}
+	}
+	l.log = kept
 }
 
 // copied is what is known of another host's claims, which the sink has.

@@ -93,7 +93,7 @@ type dest struct {
 
 // New returns an exchange that sends its first heartbeats at once. Epoch is random and not 0.
 func New(o Options, epoch uint64, sink Sink, now time.Time) *Exchange {
-	e := &Exchange{epoch: epoch, sink: sink, started: now, beat: now, claims: claims{at: map[netip.Addr]*change{}}, peers: map[string]*peer{}, seq: 1}
+	e := &Exchange{epoch: epoch, sink: sink, started: now, beat: now, claims: claims{at: map[netip.Addr]int{}}, peers: map[string]*peer{}, seq: 1}
 	e.Configure(o)
 	e.Listen(now)
 	return e
@@ -282,7 +282,7 @@ func (e *Exchange) sendTo(d *dest, due bool, now time.Time, emit func(netip.Addr
 func (e *Exchange) fill(m *message, p *peer) {
 	m.base, m.upto = p.sent, p.sent
 	left := room(e.o.Name)
-	for n := e.claims.after(p.sent); n != nil; n = n.newer {
+	for n := range e.claims.after(p.sent) {
 		if left -= claimSize(n.Claim); left < 0 {
 			p.sent = m.upto
 			return
