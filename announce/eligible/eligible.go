@@ -14,8 +14,6 @@ import (
 	"slices"
 	"time"
 
-	"go4.org/netipx"
-
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/reconcile"
@@ -42,15 +40,9 @@ type Stage struct {
 	Options
 	ready   func() // the table's initializer
 	vips    map[netip.Addr]map[vip.FrontendKey]frontend
-	modes   []ranges
+	pools   []announce.Pool
 	sick    bool // the dataplane does not work
 	changed map[netip.Addr]struct{}
-}
-
-// ranges is the addresses with one mode.
-type ranges struct {
-	mode announce.Mode
-	in   *netipx.IPSet
 }
 
 // frontend is what counts of an applied frontend.
@@ -148,30 +140,15 @@ func problemOf(a *reconcile.AppliedFrontend) string {
 
 // setPools applies changed pools. It costs O(VIPs).
 func (s *Stage) setPools(pools []announce.Pool) {
-	builders := map[announce.Mode]*netipx.IPSetBuilder{}
-	for _, p := range pools {
-		if p.Mode == announce.Off {
-			continue
-		}
-		if builders[p.Mode] == nil {
-			builders[p.Mode] = &netipx.IPSetBuilder{}
-		}
-		for _, c := range p.CIDRs {
-			builders[p.Mode].AddPrefix(c)
-		}
-	}
-	s.modes = nil
-	for mode, b := range builders {
-		set, _ := b.IPSet() // it fails for invalid prefixes only
-		s.modes = append(s.modes, ranges{mode, set})
-	}
+	s.pools = pools
 	s.again()
 }
 
+// modeOf returns the mode of an address. It costs O(pools).
 func (s *Stage) modeOf(addr netip.Addr) announce.Mode {
-	for _, r := range s.modes {
-		if r.in.Contains(addr) {
-			return r.mode
+	for _, p := range s.pools {
+		if slices.ContainsFunc(p.CIDRs, func(c netip.Prefix) bool { return c.Contains(addr) }) {
+			return p.Mode
 		}
 	}
 	return announce.Off
