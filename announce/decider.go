@@ -42,6 +42,9 @@ type Decider struct {
 	// withdrawn is why this host announces nothing at all; "": it does.
 	withdrawn string
 
+	// HostChanged is called when another host appears, and when its state changes. Nil: nobody wants to know.
+	HostChanged func(now, former Host)
+
 	// Evaluated counts decisions of single VIPs, for tests and metrics.
 	Evaluated uint64
 }
@@ -194,11 +197,14 @@ func (d *Decider) SetOffline(why string) {
 func (d *Decider) SetHost(h Host) {
 	p := d.hosts[h.Name]
 	if p == nil {
-		d.hosts[h.Name] = &peer{Host: h, vips: map[netip.Addr]struct{}{}}
-		return
+		p = &peer{vips: map[netip.Addr]struct{}{}}
+		d.hosts[h.Name] = p
 	}
 	if p.Host == h {
 		return
+	}
+	if d.HostChanged != nil {
+		d.HostChanged(h, p.Host)
 	}
 	reweighed := p.Weight != h.Weight
 	p.Host = h

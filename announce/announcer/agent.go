@@ -124,6 +124,7 @@ func (a *Announcer) begin(now time.Time) {
 		a.tables.Announcements.Delete(addr)
 	}
 	d := announce.NewDecider(a.settings.Node, a.settings.Weight, a.settings.Timing())
+	d.HostChanged = a.hostChanged
 	if a.core != nil {
 		for v := range a.core.decider.Eligible() {
 			d.SetEligible(v)
@@ -155,7 +156,7 @@ func (a *Announcer) configureHeartbeats(formerListen string, now time.Time) erro
 	}
 	a.conn, a.outbox = conn, outbox{write: conn.Write, busy: a.outbox.busy}
 	a.work.Go(func() { a.read(conn) })
-	a.core.exchange = heartbeat.New(o, newEpoch(), &watched{a.core.decider, map[string]announce.Host{}, a.hostChanged}, now)
+	a.core.exchange = heartbeat.New(o, newEpoch(), a.core.decider, now)
 	a.core.listen(now)
 	return nil
 }
@@ -184,20 +185,4 @@ func (a *Announcer) hostChanged(now, former announce.Host) {
 	if o, ok := a.outputs[announce.L2].(*l2Output); ok && now.Alive && !former.Alive {
 		o.reannounce()
 	}
-}
-
-// watched is the decider as the sink of heartbeats. It calls changed when the state of a host does.
-type watched struct {
-	*announce.Decider
-	hosts   map[string]announce.Host
-	changed func(now, former announce.Host)
-}
-
-// SetHost implements heartbeat.Sink.
-func (w *watched) SetHost(h announce.Host) {
-	if former := w.hosts[h.Name]; former != h {
-		w.hosts[h.Name] = h
-		w.changed(h, former)
-	}
-	w.Decider.SetHost(h)
 }
