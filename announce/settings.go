@@ -42,22 +42,38 @@ type Pool struct {
 	CIDRs []netip.Prefix `json:"cidrs"`
 }
 
-// BGPPeer is a router to announce routes to.
+// BGPPeer is a router to announce routes to. It is valid: the configuration has been checked, which has no
+// two with the same name.
 type BGPPeer struct {
-	Peer        netip.Addr // invalid with Interface
-	Interface   string     // unnumbered
-	ASN         uint32
-	LocalASN    uint32
-	Password    string
-	Communities []string
-	MED         uint32
-	LocalPref   uint32 // iBGP only; 0: the usual 100
-	Multihop    int    // the largest number of hops to it; 0: on the same link
+	Peer      netip.Addr // with a zone if it is link-local; invalid with Interface
+	Interface string     // unnumbered: the router at the other end of this interface
+	ASN       uint32
+	LocalASN  uint32 // of this host; the same as ASN: iBGP
+	Password  string // of TCP MD5 signatures (RFC 2385); "": none
+	Multihop  int    // the largest number of hops to it; 0: a router of another AS must be directly connected
+	// TTLSecurity accepts only packets that have passed at most Multihop routers (RFC 5082). The router
+	// needs the same setting.
 	TTLSecurity bool
+
+	// Of the routes. A change of these alone keeps the session, as does one of BFD.
+	Communities []string
+	MED         uint32 // 0: not sent, which means the same
+	LocalPref   uint32 // iBGP only; 0: the usual 100
 
 	BFDInterval   time.Duration // 0: no BFD
 	BFDMultiplier int
 }
+
+// Name identifies the router: its address, or its interface if it is unnumbered.
+func (p *BGPPeer) Name() string {
+	if p.Interface != "" {
+		return p.Interface
+	}
+	return p.Peer.String()
+}
+
+// IBGP reports whether the router is in the same AS.
+func (p *BGPPeer) IBGP() bool { return p.ASN == p.LocalASN }
 
 // Announces reports whether any pool is announced.
 func (s *Settings) Announces() bool { return s.Uses(L2) || s.Uses(BGP) || s.Uses(Routes) }

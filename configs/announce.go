@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
@@ -137,8 +138,16 @@ func (c *Config) checkAnnounce(doc *tomlfile.Checker) {
 	t.Between("hold", a.Hold, 0, MaxHold, `use "0s" to "24h"`)
 	between(t, "missed", a.Missed, 2, MaxMissed)
 	between(t, "weight", a.Weight, 1, MaxWeight)
+	seen := map[string]int{} // by the router
 	for i := range a.BGP {
-		a.BGP[i].check(t.In(strict.Index("bgp", i)))
+		b, t := &a.BGP[i], t.In(strict.Index("bgp", i))
+		b.check(t)
+		r := b.router()
+		if first, twice := seen[r.Name()]; twice {
+			t.Bad("", "remove one of them", "is the same router as announce.bgp[%d]", first)
+		} else {
+			seen[r.Name()] = i
+		}
 	}
 	if !c.Announces() {
 		return
@@ -171,6 +180,7 @@ func checkUDP(t *tomlfile.Checker, text string) {
 }
 
 func (b *BGPPeer) check(t *tomlfile.Checker) {
+	onLink := b.Peer != nil && b.Peer.Is6() && b.Peer.IsLinkLocalUnicast()
 	switch {
 	case b.Peer == nil && b.Interface == "":
 		t.Bad("", "add peer, the router's address, or interface for an unnumbered session", "names no router")
@@ -178,14 +188,20 @@ func (b *BGPPeer) check(t *tomlfile.Checker) {
 		t.Bad("interface", "keep one of them", "peer and interface exclude each other")
 	case b.Peer != nil && (b.Peer.IsUnspecified() || b.Peer.IsMulticast() || b.Peer.Is4In6()):
 		t.Bad("peer", "write the router's address", "%s is not the address of a router", b.Peer)
+	case onLink && b.Peer.Zone() == "":
+		t.Bad("peer", `add the interface, as "fe80::1%eth1"`, "%s is link-local and has no zone", b.Peer)
 	case b.Interface != "" && !isInterface(b.Interface):
 		t.Bad("interface", `write a name such as "eth1"`, "%s is not a name for an interface", strict.Quote(b.Interface))
 	}
-	between(t, "asn", b.ASN, 1, maxASN)
-	between(t, "local_asn", b.LocalASN, 1, maxASN)
+	checkASN(t, "asn", b.ASN)
+	checkASN(t, "local_asn", b.LocalASN)
 	between(t, "med", b.MED, 0, maxASN)
-	between(t, "local_pref", b.LocalPref, 0, maxASN)
-	between(t, "multihop", b.Multihop, 0, 255)
+	if between(t, "local_pref", b.LocalPref, 0, maxASN); b.LocalPref != 0 && b.ASN != b.LocalASN {
+		t.Bad("local_pref", "remove it", "is for a router of the same AS, and asn and local_asn differ")
+	}
+	if between(t, "multihop", b.Multihop, 0, 255); b.Multihop > 1 && (onLink || b.Interface != "") {
+		t.Bad("multihop", "remove it, or write an address that is not link-local", "the router is on the same link")
+	}
 	t.File("password_file", &b.PasswordFile)
 	if b.BFD != "" {
 		n, interval, ok := strings.Cut(b.BFD, "x")
@@ -201,25 +217,22 @@ func (b *BGPPeer) check(t *tomlfile.Checker) {
 		t.Bad("communities", "remove some", "%d communities are more than %d", n, maxCommunities)
 	}
 	for i, community := range b.Communities {
-		if !isCommunity(community) {
+		if _, err := message.ParseCommunity(community); err != nil {
 			t.Bad(strict.Index("communities", i), `write "65010:100", or a name such as "no-export"`, "%s is not a community", strict.Quote(community))
 		}
 	}
 }
 
-// maxCommunities is that of announce/bgp: the communities and a prefix must fit into one message.
-const maxCommunities = 64
-
-// isCommunity reports whether a text is a community of RFC 1997: two numbers or a well-known name.
-func isCommunity(s string) bool {
-	if slices.Contains([]string{"graceful-shutdown", "no-export", "no-advertise", "no-export-subconfed", "no-peer", "blackhole"}, s) {
-		return true
+func checkASN(t *tomlfile.Checker, key string, asn int) {
+	if between(t, key, asn, 1, maxASN); asn == message.ASTrans {
+		t.Bad(key, "write the AS number itself", "%d is reserved (RFC 6793)", asn)
 	}
-	high, low, ok := strings.Cut(s, ":")
-	_, err1 := strconv.ParseUint(high, 10, 16)
-	_, err2 := strconv.ParseUint(low, 10, 16)
-	return ok && err1 == nil && err2 == nil
 }
+
+const (
+	maxCommunities = 64 // they and a prefix must fit into one message
+	maxPassword    = 80 // bytes; the kernel's TCP_MD5SIG_MAXKEYLEN
+)
 
 func isInterface(name string) bool {
 	return name != "" && len(name) <= maxDevice && name != "." && name != ".." &&
@@ -279,11 +292,7 @@ func (a *Announce) Routers() ([]announce.BGPPeer, error) {
 	var out []announce.BGPPeer
 	for i := range a.BGP {
 		b := &a.BGP[i]
-		r := announce.BGPPeer{Interface: b.Interface, ASN: uint32(b.ASN), LocalASN: uint32(b.LocalASN), Communities: b.Communities, MED: uint32(b.MED), LocalPref: uint32(b.LocalPref),
-			Multihop: b.Multihop, TTLSecurity: b.TTLSecurity, BFDInterval: b.bfdInterval, BFDMultiplier: b.bfdMultiplier}
-		if b.Peer != nil {
-			r.Peer = *b.Peer
-		}
+		r := b.router()
 		if b.PasswordFile != "" {
 			path, err := tomlfile.ResolvePath(b.PasswordFile)
 			if err != nil {
@@ -293,9 +302,21 @@ func (a *Announce) Routers() ([]announce.BGPPeer, error) {
 			if err != nil {
 				return nil, err
 			}
-			r.Password = strings.TrimRight(string(text), "\r\n")
+			if r.Password = strings.TrimRight(string(text), "\r\n"); len(r.Password) > maxPassword {
+				return nil, fmt.Errorf("%s: a password has at most %d bytes", path, maxPassword)
+			}
 		}
 		out = append(out, r)
 	}
 	return out, nil
+}
+
+// router returns the settings of the router, without its password.
+func (b *BGPPeer) router() announce.BGPPeer {
+	r := announce.BGPPeer{Interface: b.Interface, ASN: uint32(b.ASN), LocalASN: uint32(b.LocalASN), Communities: b.Communities, MED: uint32(b.MED), LocalPref: uint32(b.LocalPref),
+		Multihop: b.Multihop, TTLSecurity: b.TTLSecurity, BFDInterval: b.bfdInterval, BFDMultiplier: b.bfdMultiplier}
+	if b.Peer != nil {
+		r.Peer = *b.Peer
+	}
+	return r
 }

@@ -183,7 +183,13 @@ func TestParseRefuses(t *testing.T) {
 			`c.toml:1: announce.bgp: mode bgp needs a router | add [[announce.bgp]]`, `c.toml:8: pool[1].announce: "l3" is not a known value`}},
 		{"routers", "[announce]\n[[announce.bgp]]\nasn = 0\nlocal_asn = 65010\nbfd = '100ms'\ncommunities = ['65010']\n[[announce.bgp]]\npeer = '10.0.0.1'\ninterface = 'eth1'\nasn = 65000\nlocal_asn = 65010\nmultihop = 300", []string{
 			`c.toml:2: announce.bgp[0]: names no router | add peer`, `c.toml:3: announce.bgp[0].asn: 0 is out of bounds`, `c.toml:5: announce.bgp[0].bfd: "100ms" is not the detection of a session | write "3x100ms"`,
-			`c.toml:6: announce.bgp[0].communities[0]: "65010" is not a community`, `c.toml:9: announce.bgp[1].interface: peer and interface exclude each other`, `c.toml:12: announce.bgp[1].multihop: 300 is out of bounds`}},
+			`c.toml:6: announce.bgp[0].communities[0]: "65010" is not a community`, `c.toml:9: announce.bgp[1].interface: peer and interface exclude each other`, `c.toml:12: announce.bgp[1].multihop: 300 is out of bounds`,
+			`c.toml:12: announce.bgp[1].multihop: the router is on the same link | remove it`}},
+		{"settings of a router that exclude each other", "[announce]\n[[announce.bgp]]\npeer = 'fe80::1'\nasn = 23456\nlocal_asn = 65010\nlocal_pref = 1\nmultihop = 2", []string{
+			`c.toml:3: announce.bgp[0].peer: fe80::1 is link-local and has no zone | add the interface`, `c.toml:4: announce.bgp[0].asn: 23456 is reserved`,
+			`c.toml:6: announce.bgp[0].local_pref: is for a router of the same AS, and asn and local_asn differ | remove it`, `c.toml:7: announce.bgp[0].multihop: the router is on the same link`}},
+		{"a router twice", "[announce]\n[[announce.bgp]]\npeer = '10.0.0.1'\nasn = 65000\nlocal_asn = 65010\n[[announce.bgp]]\npeer = '10.0.0.1'\nasn = 65000\nlocal_asn = 65010", []string{
+			`c.toml:6: announce.bgp[1]: is the same router as announce.bgp[0] | remove one of them`}},
 		{"too many communities", "[announce]\n[[announce.bgp]]\npeer = '10.0.0.1'\nasn = 65000\nlocal_asn = 65010\ncommunities = ['65010:1'" + strings.Repeat(", '65010:1'", 64) + "]", []string{
 			`c.toml:6: announce.bgp[0].communities: 65 communities are more than 64 | remove some`}},
 		{"a real server that announces", "[dataplane]\nrole = 'real-server'\n[announce]\nmode = 'l2'\n[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']", []string{`c.toml:4: announce.mode: a real server announces no VIPs`}},

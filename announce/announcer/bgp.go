@@ -11,7 +11,6 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bfd"
 	"github.com/ironvip/ironvip/announce/bgp"
-	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/announce/bgp/rib"
 	"github.com/ironvip/ironvip/announce/bgp/session"
 )
@@ -43,41 +42,24 @@ func (o *bgpOutput) configure(s *announce.Settings) error {
 		o.end(true)
 		return nil
 	}
-	c := bgp.Config{RouterID: s.RouterID, Record: o.record, Log: o.a.log, Report: func(bgp.Session) { o.a.mail.post(o.sessionsChanged) }}
-	peers := map[string]announce.BGPPeer{}
-	for _, p := range s.BGP {
-		q := bgp.Peer{Address: p.Peer, Interface: p.Interface, ASN: p.ASN, LocalASN: p.LocalASN, Password: p.Password, Multihop: uint8(p.Multihop), TTLSecurity: p.TTLSecurity,
-			Attributes: bgp.Attributes{MED: p.MED, LocalPref: p.LocalPref}}
-		for _, text := range p.Communities {
-			community, err := message.ParseCommunity(text)
-			if err != nil {
-				return err
-			}
-			q.Communities = append(q.Communities, community)
-		}
-		c.Peers = append(c.Peers, q)
-		peers[q.Name()] = p
-	}
+	c := bgp.Config{RouterID: s.RouterID, Peers: s.BGP, Record: o.record, Log: o.a.log, Report: func(bgp.Session) { o.a.mail.post(o.sessionsChanged) }}
 	if o.speaker != nil {
-		if err := o.speaker.Reconfigure(c); err != nil {
-			return err
-		}
-	} else if err := o.begin(c); err != nil {
-		return err
+		o.speaker.Reconfigure(c)
+	} else {
+		o.begin(c)
 	}
-	o.peers = peers
+	o.peers = map[string]announce.BGPPeer{}
+	for _, p := range s.BGP {
+		o.peers[p.Name()] = p
+	}
 	o.sessionsChanged()
 	return nil
 }
 
 // begin starts the speakers.
-func (o *bgpOutput) begin(c bgp.Config) error {
-	speaker, err := bgp.New(c, o.rib)
-	if err != nil {
-		return err
-	}
+func (o *bgpOutput) begin(c bgp.Config) {
 	ctx, stop := context.WithCancel(context.Background())
-	o.speaker, o.stop = speaker, stop
+	o.speaker, o.stop = bgp.New(c, o.rib), stop
 	o.bfd = bfd.New(bfd.Config{Log: o.a.log, Report: func(s bfd.Status) { o.a.mail.post(func() { o.pathChanged(s) }) }})
 	o.running.Go(func() { _ = o.speaker.Run(ctx) }) // ends with the context, or by Shutdown
 	o.running.Go(func() {
@@ -86,7 +68,6 @@ func (o *bgpOutput) begin(c bgp.Config) error {
 		}
 	})
 	o.speaker.Drain(o.draining)
-	return nil
 }
 
 // end ends the speakers. Leave makes routers remove the routes at once.

@@ -17,7 +17,7 @@
 //
 // Files:
 //
-//	config.go   settings and their validation
+//	config.go   the settings
 //	status.go   the state of a session for operators
 //	hint.go     what an operator can do about the end of a session
 //	speaker.go  the peers and what changes them

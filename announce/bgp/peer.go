@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/announce/bgp/session"
 	"github.com/ironvip/ironvip/announce/bgp/transport"
@@ -27,18 +28,12 @@ const (
 )
 
 // dialer opens connections. Tests replace TCP.
-type dialer func(ctx context.Context, s transport.Settings, router netip.Addr) (net.Conn, error)
-
-// options are what can change during a session.
-type options struct {
-	Attributes
-	draining bool
-}
+type dialer func(ctx context.Context, p *announce.BGPPeer, router netip.Addr) (net.Conn, error)
 
 // peer is one router: it connects, runs the session, and tries again.
 type peer struct {
 	speaker  *Speaker
-	config   Peer
+	config   announce.BGPPeer
 	settings session.Settings
 	previous *peer // with the same name; run waits for its end
 	cancel   context.CancelCauseFunc
@@ -53,10 +48,10 @@ type peer struct {
 	abort   context.CancelCauseFunc // ends the current connection
 }
 
-func newPeer(s *Speaker, c Peer, o options, previous *peer) *peer {
-	return &peer{speaker: s, config: c, settings: c.session(&s.config), previous: previous,
+func newPeer(s *Speaker, o options, previous *peer) *peer {
+	return &peer{speaker: s, config: o.BGPPeer, settings: session.Settings{BGPPeer: o.BGPPeer, RouterID: s.config.RouterID}, previous: previous,
 		done: make(chan struct{}), wake: make(chan struct{}, 1), now: o,
-		session: Session{Peer: c.Name(), Address: c.Address, ASN: c.ASN, Since: time.Now()}}
+		session: Session{Peer: o.Name(), Address: o.Peer, Since: time.Now()}}
 }
 
 func (p *peer) options() options {
@@ -130,7 +125,7 @@ func (p *peer) Update(change func(*session.Status)) {
 // Attributes implements session.Owner.
 func (p *peer) Attributes() message.PathAttributes {
 	o := p.options()
-	return p.config.path(&o.Attributes, o.draining)
+	return o.path()
 }
 
 // AttributesChanged implements session.Owner.
@@ -155,7 +150,7 @@ func (p *peer) run(ctx context.Context) {
 		restarted = time.Now().Add(session.RestartTime)
 	}
 	for ctx.Err() == nil {
-		router := p.config.Address
+		router := p.config.Peer
 		if found != nil {
 			var err error
 			if router, err = found.Router(ctx); err != nil { // which has taken its time
@@ -211,7 +206,7 @@ func (p *peer) connection(ctx context.Context, router netip.Addr, restarted time
 	p.mu.Unlock()
 	p.set(func(s *Session) { s.State, s.Address = session.Connect, router })
 	dialing, cancel := context.WithTimeout(ctx, connectTimeout)
-	conn, err := p.speaker.dial(dialing, p.config.transport(), router)
+	conn, err := p.speaker.dial(dialing, &p.config, router)
 	cancel()
 	if err != nil {
 		return 0, err

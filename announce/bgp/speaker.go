@@ -34,34 +34,14 @@ type Speaker struct {
 }
 
 // New returns a Speaker that announces the prefixes of a set. A peer that kept routes of an earlier run
-// removes those that are not in the set when it is ready. The error joins all errors of the settings.
-func New(c Config, routes *rib.LocRIB) (*Speaker, error) {
-	return newSpeaker(c, routes, transport.Dial)
-}
+// removes those that are not in the set when it is ready.
+func New(c Config, routes *rib.LocRIB) *Speaker { return newSpeaker(c, routes, transport.Dial) }
 
-func newSpeaker(c Config, routes *rib.LocRIB, d dialer) (*Speaker, error) {
-	if err := c.Validate(); err != nil {
-		return nil, err
-	}
-	s := &Speaker{routes: routes, dial: d, peers: map[string]*peer{}}
-	s.config = c.withDefaults()
-	s.log, s.notify = s.config.Log, s.config.Report
-	s.record = openRecord(s.config.Record, s.log)
+func newSpeaker(c Config, routes *rib.LocRIB, d dialer) *Speaker {
+	log := cmp.Or(c.Log, slog.New(slog.DiscardHandler))
+	s := &Speaker{routes: routes, dial: d, peers: map[string]*peer{}, config: c, log: log, notify: c.Report, record: openRecord(c.Record, log)}
 	s.apply()
-	return s, nil
-}
-
-func (c Config) withDefaults() Config {
-	c.Peers = slices.Clone(c.Peers)
-	for i := range c.Peers {
-		p := &c.Peers[i]
-		p.Port = cmp.Or(p.Port, DefaultPort)
-		p.Communities = slices.Clone(p.Communities)
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
-	return c
+	return s
 }
 
 // Drain adds the community GRACEFUL_SHUTDOWN to all routes, or removes it (RFC 8326). Routers then
@@ -71,7 +51,7 @@ func (s *Speaker) Drain(on bool) {
 	defer s.mu.Unlock()
 	s.draining = on
 	for _, p := range s.peers {
-		p.setOptions(options{p.options().Attributes, on})
+		p.setOptions(options{p.options().BGPPeer, on})
 	}
 }
 
@@ -99,36 +79,30 @@ func (s *Speaker) Sessions() []Session {
 }
 
 // Reconfigure replaces the settings. Sessions of peers with the same settings go on, also if only
-// their Attributes differ. Log, Report and Record are those of New.
-func (s *Speaker) Reconfigure(c Config) error {
-	if err := c.Validate(); err != nil {
-		return err
-	}
+// those of the routes differ. Log, Report and Record are those of New.
+func (s *Speaker) Reconfigure(c Config) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	next := c.withDefaults()
-	if next.RouterID != s.config.RouterID { // it is in the OPEN
+	if c.RouterID != s.config.RouterID { // it is in the OPEN
 		for name, p := range s.peers {
 			p.end(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseConfigChange, Text: "configuration changed"})
 			delete(s.peers, name)
 		}
 	}
-	s.config = next
+	s.config = c
 	s.apply()
-	return nil
 }
 
 // apply starts, changes and ends peers according to the settings. The caller holds s.mu, or is the
 // only one to know s.
 func (s *Speaker) apply() {
 	wanted := map[string]bool{}
-	for i := range s.config.Peers {
-		c := &s.config.Peers[i]
-		name := c.Name()
+	for _, c := range s.config.Peers {
+		name, o := c.Name(), options{c, s.draining}
 		wanted[name] = true
 		p := s.peers[name]
-		if p != nil && p.config.sameSession(c) {
-			p.setOptions(options{c.Attributes, s.draining})
+		if p != nil && sameSession(p.config, c) {
+			p.setOptions(o)
 			continue
 		}
 		var previous *peer
@@ -136,7 +110,7 @@ func (s *Speaker) apply() {
 			previous = p
 			p.end(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseConfigChange, Text: "configuration changed"})
 		}
-		p = newPeer(s, *c, options{c.Attributes, s.draining}, previous)
+		p = newPeer(s, o, previous)
 		s.peers[name] = p
 		if s.ctx != nil {
 			s.start(p)

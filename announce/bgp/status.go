@@ -11,7 +11,6 @@ import (
 type Session struct {
 	Peer    string     // the peer's name: its address, or its interface
 	Address netip.Addr // of the router; invalid while an unnumbered one is unknown
-	ASN     uint32     // of the router, as configured
 	session.Status
 	Since time.Time // since when it is established, or since when it is not
 	// Reason is why the session is not established: the error of the last attempt. "" if it is, or

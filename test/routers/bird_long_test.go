@@ -28,7 +28,7 @@ func TestSlowReasonsWithBird(t *testing.T) {
 			return strings.Replace(s, "graceful restart on;", `graceful restart on; password "other";`, 1)
 		},
 			nil, "the router requires a password", ""},
-		{"unreachable", nil, func(c *routers.Settings) { c.Peers[0].Address = silent[c.Peers[0].Address.Is6()] }, "unreachable: no answer from PEER at the link layer", ""},
+		{"unreachable", nil, func(c *routers.Settings) { c.Peers[0].Peer = silent[c.Peers[0].Peer.Is6()] }, "unreachable: no answer from PEER at the link layer", ""},
 	})
 }
 
@@ -38,7 +38,7 @@ func TestUnnumberedInterface(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	c := l.settings(false)
-	c.Peers[0].Address, c.Peers[0].Interface = netip.Addr{}, "eth9"
+	c.Peers[0].Peer, c.Peers[0].Interface = netip.Addr{}, "eth9"
 	s := routers.StartSpeaker(t, l.Director, c)
 	s.AwaitReason("interface eth9 does not exist")
 	link := must.Get(l.Director.Netlink.LinkByName("backend1"))(t)
@@ -63,7 +63,7 @@ func TestRestartWithBirdAndBFD(t *testing.T) {
 			inLabs(t, func(t *testing.T, l lab, v6 bool) {
 				bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), "bfd "+c.mode+";"))
 				settings := l.settings(v6)
-				settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Address, Interval: patient.Interval, Multiplier: patient.Multiplier}}
+				settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Peer, Interval: patient.Interval, Multiplier: patient.Multiplier}}
 				s, events := restartable(t, l, settings)
 				s.AwaitBFD(bfd.Up)
 				s.Kill()

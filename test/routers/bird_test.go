@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/announce/bfd"
-	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/routers"
 	"github.com/ironvip/ironvip/test/wait"
@@ -39,7 +38,7 @@ func TestBird(t *testing.T) {
 		c := l.settings(v6)
 		p := &c.Peers[0]
 		p.Password, p.TTLSecurity = "secret", true
-		p.MED, p.Communities = 77, []message.Community{65010<<16 | 100}
+		p.MED, p.Communities = 77, []string{"65010:100"}
 		s := routers.StartSpeaker(t, l.Director, c)
 		x := s.AwaitUp()
 		l.awaitKernelRoute(t, vip4, true)
@@ -80,7 +79,7 @@ func TestBirdInternalMultihop(t *testing.T) {
 		c := l.settings(v6)
 		p := &c.Peers[0]
 		p.LocalASN, p.Multihop, p.TTLSecurity, p.LocalPref = 65000, 2, true, 300
-		c.BFD = []bfd.Settings{{Peer: p.Address, Interval: 100 * ms, Multiplier: 3, Multihop: true}}
+		c.BFD = []bfd.Settings{{Peer: p.Peer, Interval: 100 * ms, Multiplier: 3, Multihop: true}}
 		s := routers.StartSpeaker(t, l.Client, c)
 		s.AwaitUp()
 		s.AwaitBFD(bfd.Up)
@@ -110,7 +109,7 @@ protocol bgp vips {
 }
 `)
 	c := l.settings(false)
-	c.Peers[0].Address, c.Peers[0].Interface = netip.Addr{}, "backend1"
+	c.Peers[0].Peer, c.Peers[0].Interface = netip.Addr{}, "backend1"
 	s := routers.StartSpeaker(t, l.Director, c)
 	s.AwaitUp()
 	l.awaitKernelRoute(t, vip4, true)

@@ -20,7 +20,7 @@ type mistake struct {
 	name   string
 	router func(config string) string
 	change func(c *routers.Settings)
-	reason string // PEER stands for the peer's address, AT for its address and port
+	reason string // PEER stands for the peer's address
 	hint   string
 }
 
@@ -34,12 +34,11 @@ func TestReasonsWithBird(t *testing.T) {
 		}, "router ID wrong", "give the router a router ID"},
 		{"no route", nil, func(c *routers.Settings) {
 			at := netip.MustParseAddr("172.31.9.9")
-			if c.Peers[0].Address.Is6() {
+			if c.Peers[0].Peer.Is6() {
 				at = netip.MustParseAddr("2001:db8::9")
 			}
-			c.Peers[0].Address, c.Peers[0].Multihop = at, 3
+			c.Peers[0].Peer, c.Peers[0].Multihop = at, 3
 		}, "unreachable: this host has no route to PEER", ""},
-		{"nothing listens", nil, func(c *routers.Settings) { c.Peers[0].Port = 1790 }, "connection refused: no BGP daemon listens on AT", "as a neighbor"},
 		{"no neighbor", func(s string) string {
 			return strings.NewReplacer("10.77.1.1", "10.77.1.9", "fd77:1::1", "fd77:1::9").Replace(s)
 		}, nil, "connection", "as a neighbor"},
@@ -65,7 +64,7 @@ func reasonsWithBird(t *testing.T, mistakes []mistake) {
 					c.change(&settings)
 				}
 				p := settings.Peers[0]
-				reason := strings.NewReplacer("PEER", p.Address.String(), "AT", netip.AddrPortFrom(p.Address, p.Port).String()).Replace(c.reason)
+				reason := strings.ReplaceAll(c.reason, "PEER", p.Peer.String())
 				s := routers.StartSpeaker(t, l.Director, settings)
 				if c.name == "disabled" {
 					s.AwaitUp()
@@ -103,7 +102,7 @@ func TestDetectionByBird(t *testing.T) {
 		l := newLab(t)
 		bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), "bfd { interval 100 ms; multiplier 3; };"))
 		settings := l.settings(v6)
-		settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Address, Interval: 100 * ms, Multiplier: 3}}
+		settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Peer, Interval: 100 * ms, Multiplier: 3}}
 		s := routers.StartSpeaker(t, l.Director, settings)
 		detected(t, l, s, 300*ms)
 		expect.Contains(t, bird.Ask("show", "protocols", "all", "vips"), "BFD session down", "the session did not end because of BFD")
@@ -132,7 +131,7 @@ func TestDetectionOfBird(t *testing.T) {
 		l := newLab(t)
 		bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), "bfd { interval 300 ms; multiplier 5; };"))
 		settings := l.settings(v6)
-		peer := settings.Peers[0].Address
+		peer := settings.Peers[0].Peer
 		settings.BFD = []bfd.Settings{{Peer: peer, Interval: patient.Interval, Multiplier: patient.Multiplier}}
 		s := routers.StartSpeaker(t, l.Director, settings)
 		s.AwaitUp()

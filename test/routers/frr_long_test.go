@@ -24,7 +24,7 @@ func TestFRRUnnumbered(t *testing.T) {
 	l := newLab(t)
 	frr := routers.StartFRR(t, l.router, frrPeer("eth0", "interface remote-as external", "timers connect 1", "bfd", "bfd check-control-plane-failure"), "bfdd", "bgpd")
 	c := l.settings(false)
-	c.Peers[0].Address, c.Peers[0].Interface = netip.Addr{}, "backend1"
+	c.Peers[0].Peer, c.Peers[0].Interface = netip.Addr{}, "backend1"
 	s := routers.StartSpeaker(t, l.Director, c)
 	x := s.AwaitUp()
 	if x.Peer != "backend1" || !x.Address.Is6() || !x.Address.IsLinkLocalUnicast() || x.Address.Zone() != "backend1" {
@@ -58,7 +58,7 @@ func TestRestartWithFRR(t *testing.T) {
 				}
 				frr := routers.StartFRR(t, l.router, config, "bfdd", "bgpd")
 				if withBFD {
-					settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Address, Interval: patient.Interval, Multiplier: patient.Multiplier}}
+					settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Peer, Interval: patient.Interval, Multiplier: patient.Multiplier}}
 				}
 				s, events := restartable(t, l, settings)
 				for _, end := range []func(){s.Kill, func() { s.Stop() }} {
@@ -105,7 +105,7 @@ func TestDetectionByFRR(t *testing.T) {
 		frr := routers.StartFRR(t, l.router, frrPeer(us.String(), "remote-as 4200065010", "timers connect 1", "bfd")+
 			fmt.Sprintf("bfd\n peer %s\n  detect-multiplier 3\n  receive-interval 100\n  transmit-interval 100\n", us), "bfdd", "bgpd")
 		settings := l.settings(v6)
-		settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Address, Interval: 100 * ms, Multiplier: 3}}
+		settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Peer, Interval: 100 * ms, Multiplier: 3}}
 		detected(t, l, routers.StartSpeaker(t, l.Director, settings), 300*ms)
 		expect.Contains(t, frr.Ask("show bgp neighbors "+us.String()), "BFD Down", "the session did not end because of BFD")
 	})

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/routers"
 	"github.com/ironvip/ironvip/test/wait"
@@ -43,7 +42,7 @@ func TestFRR(t *testing.T) {
 		c := l.settings(v6)
 		p := &c.Peers[0]
 		p.Password, p.TTLSecurity = "secret", true
-		p.MED, p.Communities = 77, []message.Community{65010<<16 | 100}
+		p.MED, p.Communities = 77, []string{"65010:100"}
 		s := routers.StartSpeaker(t, l.Director, c)
 		x := s.AwaitUp()
 		l.awaitKernelRoute(t, vip4, true)

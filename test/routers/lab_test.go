@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bfd"
-	"github.com/ironvip/ironvip/announce/bgp"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/routers"
 	"github.com/ironvip/ironvip/test/wait"
@@ -40,11 +40,11 @@ func newLab(t testing.TB) lab {
 
 // settings are those of a speaker in the director with one session to the router.
 func (l lab) settings(v6 bool) routers.Settings {
-	p := bgp.Peer{Address: l.router.Addr4, ASN: 65000, LocalASN: 4200065010}
+	p := announce.BGPPeer{Peer: l.router.Addr4, ASN: 65000, LocalASN: 4200065010}
 	if v6 {
-		p.Address = l.router.Addr6
+		p.Peer = l.router.Addr6
 	}
-	return routers.Settings{RouterID: l.us4, Peers: []bgp.Peer{p}, Prefixes: []netip.Prefix{vip4, vip6}}
+	return routers.Settings{RouterID: l.us4, Peers: []announce.BGPPeer{p}, Prefixes: []netip.Prefix{vip4, vip6}}
 }
 
 var vip4, vip6 = netip.MustParsePrefix("10.96.0.1/32"), netip.MustParsePrefix("fd96::1/128")

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/test/routers"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -61,7 +60,7 @@ func withGoBGP(t *testing.T, v6 bool) (s *routers.Speaker, rib func(text string,
 `, l.us(v6)))
 	c := l.settings(v6)
 	p := &c.Peers[0]
-	p.Password, p.MED, p.Communities = "secret", 77, []message.Community{65010<<16 | 100}
+	p.Password, p.MED, p.Communities = "secret", 77, []string{"65010:100"}
 	s = routers.StartSpeaker(t, l.Director, c)
 	if x := s.AwaitUp(); !x.GracefulRestart {
 		t.Errorf("%+v", x)
@@ -94,7 +93,7 @@ func TestExaBGP(t *testing.T) {
 `, l.us(v6), router))
 		c := l.settings(v6)
 		p := &c.Peers[0]
-		p.MED, p.Communities = 77, []message.Community{65010<<16 | 100}
+		p.MED, p.Communities = 77, []string{"65010:100"}
 		s := routers.StartSpeaker(t, l.Director, c)
 		s.AwaitUp()
 		saw := func(text string) {

@@ -32,9 +32,9 @@ import (
 
 // Settings are the settings of a speaker's process.
 type Settings struct {
-	RouterID netip.Addr `json:"router_id"`
-	Peers    []bgp.Peer `json:"peers"`
-	Record   string     `json:"record"` // "": a file in the folder of the speaker
+	RouterID netip.Addr         `json:"router_id"`
+	Peers    []announce.BGPPeer `json:"peers"`
+	Record   string             `json:"record"` // "": a file in the folder of the speaker
 	// BFD are sessions that end the BGP session of the same peer when they fail.
 	BFD []bfd.Settings `json:"bfd"`
 
@@ -84,10 +84,7 @@ func runSpeaker(path string) error {
 		forPeers = announce.NewPrefixes()
 		go routes.New(announced, log).Run(ctx)
 	}
-	s, err := bgp.New(bgp.Config{RouterID: c.RouterID, Peers: c.Peers, Record: c.Record, Log: log}, rib.New(forPeers))
-	if err != nil {
-		return err
-	}
+	s := bgp.New(bgp.Config{RouterID: c.RouterID, Peers: c.Peers, Record: c.Record, Log: log}, rib.New(forPeers))
 	f := bfd.New(bfd.Config{Log: log, Report: func(st bfd.Status) {
 		if st.State == bfd.Down && st.Failed {
 			s.PathDown(st.Peer.String(), "BFD: "+st.Reason)

@@ -22,8 +22,19 @@ var Addr = netip.MustParseAddr("10.0.0.1")
 // Open is an OPEN of the router, with everything it can do.
 func Open() message.Open {
 	return message.Open{ASN: 65000, HoldTime: 30 * time.Second, RouterID: Addr, Capabilities: message.Capabilities{
-		Families: [message.Families]bool{true, true}, RouteRefresh: true, GracefulRestart: true, RestartTime: 120 * time.Second}}
+		Families: [message.Families]bool{true, true}, RouteRefresh: true, ExtendedNextHop: true, GracefulRestart: true, RestartTime: 120 * time.Second}}
 }
+
+// Pipe returns both ends of a connection in memory. The speaker's has an address, as one of TCP has.
+func Pipe() (ours, theirs net.Conn) {
+	ours, theirs = net.Pipe()
+	return speakerEnd{ours}, theirs
+}
+
+type speakerEnd struct{ net.Conn }
+
+// LocalAddr returns an address that is the next hop of both families.
+func (speakerEnd) LocalAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP("fd00::2")} }
 
 // Notification returns an encoded NOTIFICATION.
 func Notification(code, subcode uint8, data ...byte) []byte {
@@ -57,7 +68,7 @@ func (r *Router) Dial(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	ours, theirs := net.Pipe()
+	ours, theirs := Pipe()
 	select {
 	case r.conns <- theirs:
 		return ours, nil

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/message"
 )
 
@@ -27,7 +28,7 @@ func TestCheckOpen(t *testing.T) {
 		{"our router ID in our AS", message.Open{ASN: 65010, RouterID: netip.MustParseAddr("10.0.0.2")}, 65010, message.OpenBadIdentifier, "router ID wrong"},
 		{"hold time", message.Open{ASN: 1, RouterID: id, HoldTime: 2 * time.Second}, 1, message.OpenHoldTime, "unacceptable hold time"},
 	} {
-		settings := Settings{ASN: c.asn, LocalASN: 65010, RouterID: netip.MustParseAddr("10.0.0.2")}
+		settings := Settings{BGPPeer: announce.BGPPeer{ASN: c.asn, LocalASN: 65010}, RouterID: netip.MustParseAddr("10.0.0.2")}
 		err := settings.check(&c.o)
 		var n *message.Notification
 		if (err != nil) != (c.sub != 0) || err != nil && (!errors.As(err, &n) || n.Subcode != c.sub || !strings.Contains(err.Error(), c.reason)) {

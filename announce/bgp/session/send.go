@@ -18,7 +18,7 @@ const sendTimeout = 8 * time.Minute
 // established runs the session after the handshake.
 func (s *Session) established(ctx context.Context) error {
 	s.upSince = time.Now()
-	nextHop := transport.NextHops(s.conn, s.NextHop, s.remote.ExtendedNextHop)
+	nextHop := transport.NextHops(s.conn, s.remote.ExtendedNextHop)
 	var hasNextHop [message.Families]bool
 	for f := range message.Families {
 		hasNextHop[f] = nextHop[f].IsValid()

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/announce/bgp/rib"
 )
@@ -19,14 +20,9 @@ const notifyTimeout = time.Second
 
 // Settings are the settings of a session.
 type Settings struct {
-	ASN      uint32 // of the router
-	LocalASN uint32 // of this host
-	RouterID netip.Addr
-	NextHop  [message.Families]netip.Addr // invalid: that of the connection
+	announce.BGPPeer
+	RouterID netip.Addr // of this host
 }
-
-// IBGP reports whether the router is in the same AS.
-func (s *Settings) IBGP() bool { return s.ASN == s.LocalASN }
 
 // Owner is the peer that a session belongs to.
 type Owner interface {

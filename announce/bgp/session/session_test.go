@@ -100,13 +100,12 @@ func (r *running) awaitUp() {
 // start runs a session with a router in memory.
 func start(t *testing.T) (*bgptest.Conn, *running) {
 	t.Helper()
-	ours, theirs := net.Pipe()
+	ours, theirs := bgptest.Pipe()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	routes := announce.NewPrefixes()
 	routes.Initializer() // it is never ready
 	r := &running{t: t, routes: routes, conn: &breakable{Conn: ours}, cancel: cancel, ended: make(chan error, 1), up: make(chan struct{})}
-	settings := Settings{ASN: 65000, LocalASN: 65010, RouterID: netip.MustParseAddr("10.0.0.2"),
-		NextHop: [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}}
+	settings := Settings{BGPPeer: announce.BGPPeer{ASN: 65000, LocalASN: 65010}, RouterID: netip.MustParseAddr("10.0.0.2")}
 	s := New(settings, r.conn, false, rib.New(r.routes), r)
 	go func() {
 		_, err := s.Run(ctx)

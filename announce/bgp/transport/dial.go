@@ -10,39 +10,35 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/internal/sockopt"
 )
 
-// Settings are how to connect to a router.
-type Settings struct {
-	Port     uint16
-	Password string // of TCP MD5 signatures (RFC 2385); "": none
-	IBGP     bool   // the router is in the same AS, and may be several hops away
-	// Multihop is the largest number of hops to the router. 0: a router of another AS must be
-	// directly connected.
-	Multihop uint8
-	// TTLSecurity accepts only packets that have passed at most Multihop routers (RFC 5082).
-	TTLSecurity bool
+// port is the port of BGP.
+const port = 179
+
+// Dial connects to a router, at the address that was configured or found. Its errors are in an operator's
+// terms.
+func Dial(ctx context.Context, p *announce.BGPPeer, router netip.Addr) (net.Conn, error) {
+	return dial(ctx, p, netip.AddrPortFrom(router, port))
 }
 
-// Dial connects to a router. Its errors are in an operator's terms.
-func Dial(ctx context.Context, s Settings, router netip.Addr) (net.Conn, error) {
-	d := net.Dialer{Control: sockopt.Control(func(fd int) error { return setOptions(fd, &s, router) })}
-	to := netip.AddrPortFrom(router, s.Port)
+func dial(ctx context.Context, p *announce.BGPPeer, to netip.AddrPort) (net.Conn, error) {
+	d := net.Dialer{Control: sockopt.Control(func(fd int) error { return setOptions(fd, p, to.Addr()) })}
 	c, err := d.DialContext(ctx, "tcp", to.String())
 	if err != nil {
-		return nil, explain(ctx, &s, to, err)
+		return nil, explain(ctx, p, to, err)
 	}
 	return c, nil
 }
 
 // setOptions sets TTL, traffic class and password of a connection.
-func setOptions(fd int, s *Settings, router netip.Addr) error {
+func setOptions(fd int, p *announce.BGPPeer, router netip.Addr) error {
 	level, ttlOption, minOption, classOption := unix.IPPROTO_IP, unix.IP_TTL, unix.IP_MINTTL, unix.IP_TOS
 	if router.Is6() {
 		level, ttlOption, minOption, classOption = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_MINHOPCOUNT, unix.IPV6_TCLASS
 	}
-	ttl, least := s.ttl()
+	ttl, least := ttl(p)
 	for _, o := range []struct{ name, value int }{{classOption, sockopt.ClassSelector6}, {ttlOption, ttl}, {minOption, least}} {
 		if o.value == 0 {
 			continue
@@ -51,11 +47,11 @@ func setOptions(fd int, s *Settings, router netip.Addr) error {
 			return os.NewSyscallError("setsockopt", err)
 		}
 	}
-	if s.Password == "" {
+	if p.Password == "" {
 		return nil
 	}
-	sig := unix.TCPMD5Sig{Keylen: uint16(len(s.Password))}
-	copy(sig.Key[:], s.Password)
+	sig := unix.TCPMD5Sig{Keylen: uint16(len(p.Password))}
+	copy(sig.Key[:], p.Password)
 	if router.Is4() {
 		sig.Addr.Family = unix.AF_INET
 		a := router.As4()
@@ -79,13 +75,13 @@ func putBytes(a *unix.SockaddrStorage, at int, b []byte) {
 }
 
 // ttl returns the TTL of our packets and the least TTL of the router's; 0: the kernel's default.
-func (s *Settings) ttl() (ttl, least int) {
+func ttl(p *announce.BGPPeer) (ttl, least int) {
 	switch {
-	case s.TTLSecurity: // RFC 5082, section 3
-		return 255, 256 - int(max(s.Multihop, 1))
-	case s.Multihop > 0:
-		return int(s.Multihop), 0
-	case s.IBGP:
+	case p.TTLSecurity: // RFC 5082, section 3
+		return 255, 256 - max(p.Multihop, 1)
+	case p.Multihop > 0:
+		return p.Multihop, 0
+	case p.IBGP():
 		return 0, 0
 	}
 	return 1, 0
@@ -95,8 +91,8 @@ func (s *Settings) ttl() (ttl, least int) {
 var ErrRefused = errors.New("connection refused")
 
 // explain explains why no connection was opened.
-func explain(ctx context.Context, s *Settings, to netip.AddrPort, err error) error {
-	direct := s.Multihop <= 1 && !s.IBGP
+func explain(ctx context.Context, p *announce.BGPPeer, to netip.AddrPort, err error) error {
+	direct := p.Multihop <= 1 && !p.IBGP()
 	switch {
 	case ctx.Err() == context.Canceled:
 		return context.Cause(ctx)
@@ -106,11 +102,11 @@ func explain(ctx context.Context, s *Settings, to netip.AddrPort, err error) err
 		return fmt.Errorf("unreachable: no answer from %s at the link layer, or the router is not directly connected (multihop is not set)", to.Addr())
 	case errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.ENETUNREACH):
 		return fmt.Errorf("unreachable: this host has no route to %s", to.Addr())
-	case errors.Is(err, unix.ENOPROTOOPT) && s.Password != "":
+	case errors.Is(err, unix.ENOPROTOOPT) && p.Password != "":
 		return errors.New("password not supported: this kernel has no TCP MD5 signatures")
 	case !isTimeout(err):
 		return fmt.Errorf("connect to %s: %w", to, err)
-	case s.Password != "":
+	case p.Password != "":
 		return fmt.Errorf("no answer from %s: the password is wrong, or a filter drops TCP port %d", to.Addr(), to.Port())
 	}
 	return fmt.Errorf("no answer from %s: the router requires a password, or a filter drops TCP port %d", to.Addr(), to.Port())

@@ -7,11 +7,10 @@ import (
 	"github.com/ironvip/ironvip/announce/bgp/message"
 )
 
-// NextHops completes the configured next hops of a connection: an invalid one becomes the
-// connection's own address, or an address of its interface for the other family. extended says that
-// the router accepts IPv6 next hops of IPv4 prefixes (RFC 8950).
-func NextHops(c net.Conn, configured [message.Families]netip.Addr, extended bool) [message.Families]netip.Addr {
-	hops := configured
+// NextHops returns the next hops of routes that a connection announces: its own address, and an address
+// of its interface for the other family. An invalid one is not known. extended says that the router
+// accepts IPv6 next hops of IPv4 prefixes (RFC 8950).
+func NextHops(c net.Conn, extended bool) (hops [message.Families]netip.Addr) {
 	at, ok := c.LocalAddr().(*net.TCPAddr)
 	if !ok {
 		return hops
@@ -21,16 +20,11 @@ func NextHops(c net.Conn, configured [message.Families]netip.Addr, extended bool
 	if local.Is6() {
 		own = message.IPv6
 	}
-	if !hops[own].IsValid() {
-		hops[own] = local.WithZone("")
-	}
-	other := message.IPv6 - own
-	if hops[other].IsValid() {
-		return hops
-	}
+	hops[own] = local.WithZone("")
 	if own == message.IPv6 && extended { // RFC 8950: the routes take the path of the session
 		hops[message.IPv4] = hops[message.IPv6]
 	} else {
+		other := message.IPv6 - own
 		hops[other] = addressBeside(local, other)
 	}
 	return hops

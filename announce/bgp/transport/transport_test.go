@@ -11,25 +11,25 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/message"
-	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 )
 
 func TestTTL(t *testing.T) {
 	for _, c := range []struct {
-		s          Settings
+		p          announce.BGPPeer
 		ttl, least int
 	}{
-		{Settings{}, 1, 0}, // RFC 4271: directly connected
-		{Settings{IBGP: true}, 0, 0},
-		{Settings{Multihop: 3}, 3, 0},
-		{Settings{Multihop: 3, IBGP: true}, 3, 0},
-		{Settings{TTLSecurity: true}, 255, 255},
-		{Settings{TTLSecurity: true, Multihop: 3}, 255, 253},
+		{announce.BGPPeer{ASN: 1}, 1, 0}, // RFC 4271: directly connected
+		{announce.BGPPeer{}, 0, 0},       // iBGP
+		{announce.BGPPeer{ASN: 1, Multihop: 3}, 3, 0},
+		{announce.BGPPeer{Multihop: 3}, 3, 0},
+		{announce.BGPPeer{ASN: 1, TTLSecurity: true}, 255, 255},
+		{announce.BGPPeer{ASN: 1, TTLSecurity: true, Multihop: 3}, 255, 253},
 	} {
-		if ttl, least := c.s.ttl(); ttl != c.ttl || least != c.least {
-			t.Errorf("%+v: %d, %d, want %d, %d", c.s, ttl, least, c.ttl, c.least)
+		if ttl, least := ttl(&c.p); ttl != c.ttl || least != c.least {
+			t.Errorf("%+v: %d, %d, want %d, %d", c.p, ttl, least, c.ttl, c.least)
 		}
 	}
 }
@@ -39,10 +39,10 @@ func TestDial(t *testing.T) {
 	for _, to := range []string{"127.0.0.1", "::1"} {
 		router := netip.MustParseAddr(to)
 		l := must.Get(net.Listen("tcp", netip.AddrPortFrom(router, 0).String()))(t)
-		port := l.Addr().(*net.TCPAddr).AddrPort().Port()
+		at := l.Addr().(*net.TCPAddr).AddrPort()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		c, err := Dial(ctx, Settings{Port: port, TTLSecurity: true, Multihop: 255}, router) // the listener has the usual TTL
+		c, err := dial(ctx, &announce.BGPPeer{TTLSecurity: true, Multihop: 255}, at) // the listener has the usual TTL
 		must.Succeed(t, err)
 		raw := must.Get(c.(*net.TCPConn).SyscallConn())(t)
 		raw.Control(func(fd uintptr) {
@@ -58,14 +58,12 @@ func TestDial(t *testing.T) {
 		if router.Is6() {
 			own = message.IPv6
 		}
-		if hops := NextHops(c, [message.Families]netip.Addr{}, true); hops[own] != router || router.Is6() && hops[message.IPv4] != router {
+		if hops := NextHops(c, true); hops[own] != router || router.Is6() && hops[message.IPv4] != router {
 			t.Errorf("next hops %v of %v", hops, router)
 		}
-		configured := [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}
-		expect.Equal(t, NextHops(c, configured, true), configured, "next hops")
 		c.Close()
 		l.Close()
-		if _, err := Dial(ctx, Settings{Port: port}, router); !errors.Is(err, ErrRefused) {
+		if _, err := dial(ctx, &announce.BGPPeer{}, at); !errors.Is(err, ErrRefused) {
 			t.Errorf("%v, want %v", err, ErrRefused)
 		}
 	}
@@ -80,21 +78,21 @@ func TestExplain(t *testing.T) {
 	defer stop()
 	for _, c := range []struct {
 		ctx  context.Context
-		s    Settings
+		p    announce.BGPPeer
 		err  error
 		want string
 	}{
-		{ended, Settings{}, context.Canceled, "configuration changed"},
-		{t.Context(), Settings{}, unix.ECONNREFUSED, "connection refused: no BGP daemon listens on 10.0.0.1:179"},
-		{t.Context(), Settings{}, unix.EHOSTUNREACH, "unreachable: no answer from 10.0.0.1 at the link layer"},
-		{t.Context(), Settings{IBGP: true}, unix.EHOSTUNREACH, "unreachable: this host has no route"},
-		{t.Context(), Settings{}, unix.ENETUNREACH, "unreachable: this host has no route"},
-		{t.Context(), Settings{Password: "x"}, unix.ENOPROTOOPT, "password not supported"},
-		{late, Settings{}, context.DeadlineExceeded, "the router requires a password"},
-		{late, Settings{Password: "x"}, context.DeadlineExceeded, "the password is wrong"},
-		{t.Context(), Settings{}, unix.EPERM, "connect to 10.0.0.1:179: operation not permitted"},
+		{ended, announce.BGPPeer{ASN: 1}, context.Canceled, "configuration changed"},
+		{t.Context(), announce.BGPPeer{ASN: 1}, unix.ECONNREFUSED, "connection refused: no BGP daemon listens on 10.0.0.1:179"},
+		{t.Context(), announce.BGPPeer{ASN: 1}, unix.EHOSTUNREACH, "unreachable: no answer from 10.0.0.1 at the link layer"},
+		{t.Context(), announce.BGPPeer{}, unix.EHOSTUNREACH, "unreachable: this host has no route"},
+		{t.Context(), announce.BGPPeer{ASN: 1}, unix.ENETUNREACH, "unreachable: this host has no route"},
+		{t.Context(), announce.BGPPeer{ASN: 1, Password: "x"}, unix.ENOPROTOOPT, "password not supported"},
+		{late, announce.BGPPeer{ASN: 1}, context.DeadlineExceeded, "the router requires a password"},
+		{late, announce.BGPPeer{ASN: 1, Password: "x"}, context.DeadlineExceeded, "the password is wrong"},
+		{t.Context(), announce.BGPPeer{ASN: 1}, unix.EPERM, "connect to 10.0.0.1:179: operation not permitted"},
 	} {
-		if got := explain(c.ctx, &c.s, to, c.err); !strings.Contains(got.Error(), c.want) {
+		if got := explain(c.ctx, &c.p, to, c.err); !strings.Contains(got.Error(), c.want) {
 			t.Errorf("%v: %q, want %q", c.err, got, c.want)
 		}
 	}
