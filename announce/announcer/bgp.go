@@ -11,7 +11,6 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bfd"
 	"github.com/ironvip/ironvip/announce/bgp"
-	"github.com/ironvip/ironvip/announce/bgp/rib"
 	"github.com/ironvip/ironvip/announce/bgp/session"
 )
 
@@ -19,7 +18,7 @@ import (
 // a failed path.
 type bgpOutput struct {
 	routeSet
-	rib    *rib.LocRIB // of routeSet
+	rib    *session.LocRIB // of routeSet
 	a      *Announcer
 	record string // the file of graceful restart
 
@@ -34,7 +33,7 @@ type bgpOutput struct {
 
 func newBGP(a *Announcer, record string) *bgpOutput {
 	set := newRouteSet()
-	return &bgpOutput{routeSet: set, rib: rib.New(set), a: a, record: record}
+	return &bgpOutput{routeSet: set, rib: session.NewLocRIB(set), a: a, record: record}
 }
 
 func (o *bgpOutput) configure(s *announce.Settings) error {

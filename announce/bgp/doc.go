@@ -9,8 +9,7 @@
 // This package joins its parts, which know nothing of peers that come and go:
 //
 //	message     the wire format
-//	rib         the prefixes, and their UPDATE messages for one peer
-//	session     one connection: handshake, keepalives, updates
+//	session     one connection: handshake, keepalives, and the updates of the prefixes
 //	transport   TCP connections: MD5, TTL; reasons of failures
 //	unnumbered  router advertisements, to find peers without an address
 //	bgptest     a router in memory, for tests

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce/bgp/message"
-	"github.com/ironvip/ironvip/announce/bgp/rib"
 	"github.com/ironvip/ironvip/announce/bgp/session"
 	"github.com/ironvip/ironvip/announce/bgp/transport"
 )
@@ -18,7 +17,7 @@ import (
 // Speaker announces prefixes to peers. Create one with New and start its goroutines with Run. Its
 // methods may be called concurrently, also before Run.
 type Speaker struct {
-	routes *rib.LocRIB
+	routes *session.LocRIB
 	record *record
 	dial   dialer
 	log    *slog.Logger
@@ -35,9 +34,9 @@ type Speaker struct {
 
 // New returns a Speaker that announces the prefixes of a set. A peer that kept routes of an earlier run
 // removes those that are not in the set when it is ready.
-func New(c Config, routes *rib.LocRIB) *Speaker { return newSpeaker(c, routes, transport.Dial) }
+func New(c Config, routes *session.LocRIB) *Speaker { return newSpeaker(c, routes, transport.Dial) }
 
-func newSpeaker(c Config, routes *rib.LocRIB, d dialer) *Speaker {
+func newSpeaker(c Config, routes *session.LocRIB, d dialer) *Speaker {
 	log := cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	s := &Speaker{routes: routes, dial: d, peers: map[string]*peer{}, config: c, log: log, notify: c.Report, record: openRecord(c.Record, log)}
 	s.apply()

@@ -17,7 +17,6 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/bgptest"
 	"github.com/ironvip/ironvip/announce/bgp/message"
-	"github.com/ironvip/ironvip/announce/bgp/rib"
 	"github.com/ironvip/ironvip/announce/bgp/session"
 	"github.com/ironvip/ironvip/announce/bgp/transport"
 	"github.com/ironvip/ironvip/internal/table"
@@ -54,7 +53,7 @@ func newAnnouncing(t *testing.T, c Config, r *bgptest.Router) *announcing {
 	t.Helper()
 	a := &announcing{table: announce.NewPrefixes()}
 	a.ready = a.table.Initializer()
-	a.Speaker = newSpeaker(c, rib.New(a.table), dial(r))
+	a.Speaker = newSpeaker(c, session.NewLocRIB(a.table), dial(r))
 	return a
 }
 

@@ -22,7 +22,6 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bfd"
 	"github.com/ironvip/ironvip/announce/bgp"
-	"github.com/ironvip/ironvip/announce/bgp/rib"
 	"github.com/ironvip/ironvip/announce/bgp/session"
 	"github.com/ironvip/ironvip/announce/routes"
 	"github.com/ironvip/ironvip/test/netlab"
@@ -84,7 +83,7 @@ func runSpeaker(path string) error {
 		forPeers = announce.NewPrefixes()
 		go routes.New(announced, log).Run(ctx)
 	}
-	s := bgp.New(bgp.Config{RouterID: c.RouterID, Peers: c.Peers, Record: c.Record, Log: log}, rib.New(forPeers))
+	s := bgp.New(bgp.Config{RouterID: c.RouterID, Peers: c.Peers, Record: c.Record, Log: log}, session.NewLocRIB(forPeers))
 	f := bfd.New(bfd.Config{Log: log, Report: func(st bfd.Status) {
 		if st.State == bfd.Down && st.Failed {
 			s.PathDown(st.Peer.String(), "BFD: "+st.Reason)

@@ -5,12 +5,9 @@ import (
 	"net/netip"
 )
 
-// MaxAttributes is the largest size of path attributes in bytes. They leave room for a next hop and a
-// prefix in each UPDATE.
-const MaxAttributes = MaxSize - 128
-
 // AppendAnnounce appends UPDATE messages that announce the prefixes, all of family f, with a next
-// hop and up to MaxAttributes bytes from PathAttributes.Append. Each message is as full as possible.
+// hop and what PathAttributes.Append has made. Each message is as full as possible: the attributes must
+// leave room for a prefix, which the configuration's limit of communities makes sure of.
 func AppendAnnounce(b []byte, f Family, attributes []byte, nextHop netip.Addr, prefixes []netip.Prefix) []byte {
 	hop := nextHop.AsSlice()
 	for len(prefixes) > 0 {

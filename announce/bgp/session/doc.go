@@ -11,4 +11,5 @@
 //	handshake.go  OPEN and the first KEEPALIVE, and what both sides have negotiated
 //	receive.go    the reading of messages, and reasons for broken connections
 //	send.go       UPDATE and KEEPALIVE messages
+//	rib.go        the prefixes that are announced, and their UPDATE messages
 package session

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,8 +24,8 @@ func (s *Session) established(ctx context.Context) error {
 	for f := range message.Families {
 		hasNextHop[f] = nextHop[f].IsValid()
 	}
-	s.out = s.routes.Out(s.remote.Families, nextHop)
-	defer s.out.Close()
+	s.out = s.routes.out(s.remote.Families, nextHop)
+	defer s.out.feed.Close()
 	s.owner.KeepsRoutes(s.restarts())
 	s.enter(Established, func(st *Status) {
 		st.Warning, st.RouterID, st.HoldTime, st.GracefulRestart = s.warning(hasNextHop), s.remote.RouterID, s.hold, s.restarts()
@@ -62,15 +63,13 @@ func notificationAfter(err error, failed <-chan error) error {
 
 // sendAll sends the prefixes, their changes and keepalives until the session ends.
 func (s *Session) sendAll(ctx context.Context, failed <-chan error) error {
-	if _, err := s.setAttributes(); err != nil {
-		return err
-	}
+	s.out.attributes = s.attributes()
 	keepalive := time.NewTimer(s.untilKeepalive())
 	defer keepalive.Stop()
 	for {
 		var more bool
-		if s.unsent, more = s.out.AppendUpdates(s.unsent); !more {
-			s.owner.Update(func(st *Status) { st.Prefixes = s.out.Prefixes() })
+		if s.unsent, more = s.out.appendUpdates(s.unsent); !more {
+			s.owner.Update(func(st *Status) { st.Prefixes = s.out.prefixes() })
 		}
 		if err := s.flush(ctx); err != nil {
 			return err
@@ -83,32 +82,29 @@ func (s *Session) sendAll(ctx context.Context, failed <-chan error) error {
 		case <-keepalive.C:
 			s.unsent = message.AppendKeepalive(s.unsent)
 			keepalive.Reset(s.untilKeepalive())
-		case <-s.out.Changed():
-		case <-s.out.Ready():
+		case <-s.out.changed:
+		case <-s.out.ready:
 		case <-s.owner.AttributesChanged():
-			changed, err := s.setAttributes()
-			if err != nil {
-				return err
-			}
-			if changed {
+			if now := s.attributes(); !bytes.Equal(s.out.attributes, now) {
+				s.out.attributes = now
 				for f := range message.Families {
-					s.unsent = s.out.AppendAll(s.unsent, f)
+					s.unsent = s.out.appendAll(s.unsent, f)
 				}
 			}
 		case <-s.refresh:
 			for f := range message.Families {
 				if s.refreshed[f].Swap(false) {
-					s.unsent = s.out.AppendAll(s.unsent, f)
+					s.unsent = s.out.appendAll(s.unsent, f)
 				}
 			}
 		}
 	}
 }
 
-// setAttributes reads the attributes of the routes, and reports whether they differ from before.
-func (s *Session) setAttributes() (changed bool, err error) {
+// attributes returns the encoded attributes of the routes.
+func (s *Session) attributes() []byte {
 	a := s.owner.Attributes()
-	return s.out.SetAttributes(a.Append(nil, s.remote.AS4))
+	return a.Append(nil, s.remote.AS4)
 }
 
 // untilKeepalive returns the time to the next KEEPALIVE: a third of the hold time, with jitter (RFC

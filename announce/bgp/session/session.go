@@ -12,7 +12,6 @@ import (
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/message"
-	"github.com/ironvip/ironvip/announce/bgp/rib"
 )
 
 // notifyTimeout bounds the delivery of a NOTIFICATION.
@@ -40,7 +39,7 @@ type Owner interface {
 type Session struct {
 	Settings
 	owner     Owner
-	routes    *rib.LocRIB
+	routes    *LocRIB
 	conn      net.Conn
 	reader    *bufio.Reader
 	buf       [message.MaxSize]byte // of the reader
@@ -51,9 +50,9 @@ type Session struct {
 	hold    time.Duration // negotiated; 0: none
 	upSince time.Time     // zero: was not established
 
-	out       *rib.AdjRIBOut // nil before it is established
-	unsent    []byte         // messages
-	torn      bool           // a write ended in the middle of a message
+	out       *adjRIBOut // nil before it is established
+	unsent    []byte     // messages
+	torn      bool       // a write ended in the middle of a message
 	refreshed [message.Families]atomic.Bool
 	refresh   chan struct{} // a family is to be sent again
 	reading   chan struct{} // closed at the end of the reading goroutine; nil before its start
@@ -61,7 +60,7 @@ type Session struct {
 
 // New returns a session on a connection, which it owns. restarted says that the router may have
 // kept the routes of an earlier process.
-func New(s Settings, c net.Conn, restarted bool, routes *rib.LocRIB, owner Owner) *Session {
+func New(s Settings, c net.Conn, restarted bool, routes *LocRIB, owner Owner) *Session {
 	return &Session{Settings: s, owner: owner, routes: routes, conn: c, reader: bufio.NewReaderSize(c, message.MaxSize), restarted: restarted,
 		refresh: make(chan struct{}, 1)}
 }

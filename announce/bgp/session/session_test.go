@@ -16,7 +16,6 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/bgptest"
 	"github.com/ironvip/ironvip/announce/bgp/message"
-	"github.com/ironvip/ironvip/announce/bgp/rib"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
@@ -106,7 +105,7 @@ func start(t *testing.T) (*bgptest.Conn, *running) {
 	routes.Initializer() // it is never ready
 	r := &running{t: t, routes: routes, conn: &breakable{Conn: ours}, cancel: cancel, ended: make(chan error, 1), up: make(chan struct{})}
 	settings := Settings{BGPPeer: announce.BGPPeer{ASN: 65000, LocalASN: 65010}, RouterID: netip.MustParseAddr("10.0.0.2")}
-	s := New(settings, r.conn, false, rib.New(r.routes), r)
+	s := New(settings, r.conn, false, NewLocRIB(r.routes), r)
 	go func() {
 		_, err := s.Run(ctx)
 		r.ended <- err

@@ -1,7 +1,6 @@
-package rib
+package session
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -15,12 +14,12 @@ import (
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-// updates returns the messages of AppendUpdates until there are no more.
-func updates(t *testing.T, o *AdjRIBOut) string {
+// updates returns the messages of appendUpdates until there are no more.
+func updates(t *testing.T, o *adjRIBOut) string {
 	t.Helper()
 	var b []byte
 	for more := true; more; {
-		b, more = o.AppendUpdates(b)
+		b, more = o.appendUpdates(b)
 	}
 	return words(t, b)
 }
@@ -37,20 +36,16 @@ func words(t *testing.T, b []byte) string {
 func TestUpdates(t *testing.T) {
 	routes := announce.NewPrefixes()
 	ready := routes.Initializer()
-	loc := New(routes)
+	loc := NewLocRIB(routes)
 	routes.SetAll([]netip.Prefix{prefix("10.96.0.1/32"), prefix("10.96.0.76/30"), prefix("fd96::1/128")})
 	both := [message.Families]bool{true, true}
 	hops := [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}
-	all, only4, noHop := loc.Out(both, hops), loc.Out([message.Families]bool{true, false}, hops), loc.Out(both, [message.Families]netip.Addr{hops[0], {}})
-	outs := []*AdjRIBOut{all, only4, noHop}
+	all, only4, noHop := loc.out(both, hops), loc.out([message.Families]bool{true, false}, hops), loc.out(both, [message.Families]netip.Addr{hops[0], {}})
+	outs := []*adjRIBOut{all, only4, noHop}
 	attributes := (&message.PathAttributes{ASN: 65010}).Append(nil, true)
 	for _, o := range outs {
-		defer o.Close()
-		first, err1 := o.SetAttributes(attributes)
-		again, err2 := o.SetAttributes(attributes)
-		if !first || again || err1 != nil || err2 != nil {
-			t.Error("SetAttributes must report a change, and only that")
-		}
+		defer o.feed.Close()
+		o.attributes = attributes
 	}
 	for _, step := range []struct {
 		name             string
@@ -68,21 +63,21 @@ func TestUpdates(t *testing.T) {
 			expect.Equal(t, updates(t, outs[i]), want, "%s, peer %d", step.name, i)
 		}
 	}
-	expect.Equal(t, noHop.Prefixes(), [message.Families]int{2, 0}, "prefixes")
-	expect.Equal(t, words(t, all.AppendAll(nil, message.IPv4)), "+10.96.0.1/32 +10.96.0.2/32", "all")
-	expect.Equal(t, words(t, noHop.AppendAll(nil, message.IPv6)), "", "all without a next hop")
+	expect.Equal(t, noHop.prefixes(), [message.Families]int{2, 0}, "prefixes")
+	expect.Equal(t, words(t, all.appendAll(nil, message.IPv4)), "+10.96.0.1/32 +10.96.0.2/32", "all")
+	expect.Equal(t, words(t, noHop.appendAll(nil, message.IPv6)), "", "all without a next hop")
 }
 
-// Changed and Ready say when there are more messages.
+// changed and ready say when there are more messages.
 func TestWaiting(t *testing.T) {
 	routes := announce.NewPrefixes()
 	ready := routes.Initializer()
-	o := New(routes).Out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
-	defer o.Close()
+	o := NewLocRIB(routes).out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
+	defer o.feed.Close()
 	check := func(step string, changed, ready bool) {
 		t.Helper()
-		if table.IsClosed(o.Changed()) != changed || table.IsClosed(o.Ready()) != ready {
-			t.Errorf("%s: changed %t, want %t; ready %t, want %t", step, table.IsClosed(o.Changed()), changed, table.IsClosed(o.Ready()), ready)
+		if table.IsClosed(o.changed) != changed || table.IsClosed(o.ready) != ready {
+			t.Errorf("%s: changed %t, want %t; ready %t, want %t", step, table.IsClosed(o.changed), changed, table.IsClosed(o.ready), ready)
 		}
 	}
 	updates(t, o)
@@ -91,7 +86,7 @@ func TestWaiting(t *testing.T) {
 	check("announced", true, false)
 	ready()
 	check("ready", true, true)
-	if _, more := o.AppendUpdates(nil); !more {
+	if _, more := o.appendUpdates(nil); !more {
 		t.Error("no more messages after the first batch, but End-of-RIB follows")
 	}
 	check("in the middle", true, false)
@@ -104,31 +99,8 @@ func TestLaterPeer(t *testing.T) {
 	routes := announce.NewPrefixes()
 	routes.SetAll([]netip.Prefix{prefix("10.96.0.1/32"), prefix("10.96.0.2/32")})
 	routes.Delete(prefix("10.96.0.1/32"))
-	o := New(routes).Out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
-	defer o.Close()
+	o := NewLocRIB(routes).out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
+	defer o.feed.Close()
 	expect.Equal(t, updates(t, o), "+10.96.0.2/32, EOR 4, EOR 6")
-	expect.True(t, o.Ready() == nil, "Ready must be nil once it is known")
-}
-
-// Attributes up to the largest size leave room for a prefix in each message of any next hop, and longer
-// ones are an error. Without the limit, AppendUpdates would never end.
-func TestLargestAttributes(t *testing.T) {
-	routes := announce.NewPrefixes()
-	routes.SetAll([]netip.Prefix{prefix("10.96.0.1/32"), prefix("10.96.0.2/32"), prefix("fd96::1/128"), prefix("fd96::2/128")})
-	loc := New(routes)
-	both := [message.Families]bool{true, true}
-	for _, hop := range []string{"10.0.0.2", "fd00::2"} {
-		o := loc.Out(both, [message.Families]netip.Addr{netip.MustParseAddr(hop), netip.MustParseAddr("fd00::2")})
-		communities := make([]message.Community, (message.MaxAttributes-40)/4)
-		attributes := (&message.PathAttributes{ASN: 65010, Communities: communities}).Append(nil, true)
-		if _, err := o.SetAttributes(attributes); err != nil {
-			t.Fatal(err)
-		}
-		if text := updates(t, o); strings.Count(text, "+") != 4 {
-			t.Errorf("next hop %s: %s", hop, text)
-		}
-		_, err := o.SetAttributes(make([]byte, message.MaxAttributes+1))
-		expect.Equal(t, fmt.Sprint(err), "path attributes of 3969 bytes are longer than the 3968 that a message has room for")
-		o.Close()
-	}
+	expect.True(t, o.ready == nil, "ready must be nil once it is known")
 }

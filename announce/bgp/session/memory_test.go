@@ -1,4 +1,4 @@
-package rib
+package session
 
 import (
 	"net/netip"
@@ -14,15 +14,15 @@ func TestMemoryPerPrefix(t *testing.T) {
 	const prefixes, peers, most = 10_000, 10, 160
 	size := heapsize.Of(func() any {
 		routes := announce.NewPrefixes()
-		loc := New(routes)
+		loc := NewLocRIB(routes)
 		for i := range prefixes {
 			routes.Set(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 90, byte(i >> 8), byte(i)}), 32))
 		}
-		var outs []*AdjRIBOut
+		var outs []*adjRIBOut
 		for range peers {
-			o := loc.Out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
+			o := loc.out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
 			for b, more := []byte(nil), true; more; {
-				_, more = o.AppendUpdates(b[:0])
+				_, more = o.appendUpdates(b[:0])
 			}
 			outs = append(outs, o)
 		}
