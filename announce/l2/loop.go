@@ -58,7 +58,6 @@ func (s *Speaker) loop(ctx context.Context, failed <-chan error) error {
 			s.join()
 			resume = now.Add(tick)
 		}
-		s.deliver()
 		timer.Reset(time.Until(s.next(resume)))
 		select {
 		case <-ctx.Done():

@@ -55,7 +55,7 @@ func appendFrame(b []byte, l link.Link, a netip.Addr, f claim.Frame) []byte {
 	return frame.AppendProbe(b, l.MAC, a)
 }
 
-// Report queues the report of a state.
+// Report reports a state.
 func (o output) Report(a netip.Addr, st claim.State, r claim.Rival) {
 	rep := Report{Addr: a}
 	switch st {
@@ -75,21 +75,10 @@ func (o output) Report(a netip.Addr, st claim.State, r claim.Rival) {
 	o.s.report(rep)
 }
 
-// report makes the loop call the receiver of reports. The caller holds mu.
+// report calls the receiver of reports. The caller holds mu.
 func (s *Speaker) report(r Report) {
 	r.Since = time.Now()
-	s.reports = append(s.reports, r)
-}
-
-// deliver calls the receiver of reports.
-func (s *Speaker) deliver() {
-	s.mu.Lock()
-	reports := s.reports
-	s.reports = nil
-	s.mu.Unlock()
-	for _, r := range reports {
-		s.receive(r)
-	}
+	s.receive(r)
 }
 
 // isAlive reports whether the time of the last Refresh is not over. The caller holds mu.

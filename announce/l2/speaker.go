@@ -46,7 +46,6 @@ type Speaker struct {
 	changes  map[netip.Addr]bool        // not in the gate yet: true is open
 	observed map[netip.Addr]observation // of the machine's addresses, not seen by it yet
 	joins    []netip.Addr               // addresses whose groups are to be joined or left
-	reports  []Report                   // not delivered yet
 	reported map[string]State           // of interfaces
 	opened   bool                       // reported as open
 	state    link.State                 // the newest
