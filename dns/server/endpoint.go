@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -87,16 +86,6 @@ func (e *endpoint) run(inner, outer context.Context) {
 		}
 		e.failed(err)
 		backoff.Sleep(inner, retry.Next())
-	}
-}
-
-// endWith calls end when the context ends, or when the returned func is called, which waits for it.
-func endWith(ctx context.Context, end func()) (now func()) {
-	once := sync.OnceFunc(end)
-	stop := context.AfterFunc(ctx, once)
-	return func() {
-		stop()
-		once()
 	}
 }
 

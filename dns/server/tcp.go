@@ -103,10 +103,12 @@ func (s *Server) serveTCP(ctx context.Context, e *endpoint, end func(sockets.Soc
 // acceptTCP serves connections until the context ends.
 func (s *Server) acceptTCP(ctx context.Context, e *endpoint, l *net.TCPListener, running parallel.Group, end func(sockets.Socket)) error {
 	open := &connections{limit: connlimit.Limit{Most: maxConnections, Each: maxOfClient, Who: s.clientOf}, open: make(map[*connlimit.Conn]bool)}
-	defer endWith(ctx, func() {
+	ended := sync.OnceFunc(func() {
 		open.end(s.stop)
 		end(l)
-	})()
+	})
+	defer ended()
+	defer context.AfterFunc(ctx, ended)()
 	e.up()
 	retry := backoff.Backoff{Lo: 5 * time.Millisecond, Hi: time.Second}
 	for {
