@@ -24,13 +24,7 @@ type routesOutput struct {
 }
 
 func newRoutes(a *Announcer) *routesOutput {
-	return &routesOutput{routeSet: newRouteSet(), a: a, removeRoutes: func(ctx context.Context) error {
-		found, err := routes.Find(ctx)
-		if err == nil && len(found) > 0 {
-			err = routes.Remove(ctx, found)
-		}
-		return err
-	}}
+	return &routesOutput{routeSet: newRouteSet(), a: a, removeRoutes: routes.Remove}
 }
 
 // clearTime bounds the removal of all routes.

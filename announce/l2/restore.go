@@ -43,9 +43,7 @@ func (s *Speaker) restore(ctx context.Context, now time.Time, d damage) {
 	r.last, r.at, r.why = now, time.Time{}, intact
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.gate.SetGuarded(s.config.guarded(s.state.Own))
-	s.gate.SetInterfaces(interfaces(s.state))
-	err := s.gate.Rebuild(ctx)
+	err := s.gate.Rebuild(ctx, s.config.guarded(s.state.Own), interfaces(s.state))
 	switch {
 	case err != nil:
 		r.at, r.why = now.Add(r.pause.Next()), why

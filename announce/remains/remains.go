@@ -45,7 +45,7 @@ func (r *Remains) Remove(ctx context.Context) error {
 		errs = append(errs, l2.Remove(ctx, r.record))
 	}
 	if len(r.Routes) > 0 {
-		errs = append(errs, routes.Remove(ctx, r.Routes))
+		errs = append(errs, routes.Remove(ctx))
 	}
 	return errors.Join(errs...)
 }

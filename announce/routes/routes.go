@@ -71,15 +71,19 @@ func Find(ctx context.Context) (found []netip.Prefix, err error) {
 	return found, nil
 }
 
-// Remove removes routes that Find has returned, paced as all changes.
-func Remove(ctx context.Context, found []netip.Prefix) error {
+// Remove removes what Find finds, paced as all changes.
+func Remove(ctx context.Context) error {
+	found, err := Find(ctx)
+	if err != nil {
+		return err
+	}
 	k := newKernel(DefaultTable, DefaultProtocol)
 	defer k.Close()
 	batch := make([]reconcile.Update[netip.Prefix, netip.Prefix], len(found))
 	for i, p := range found {
 		batch[i] = reconcile.Update[netip.Prefix, netip.Prefix]{Key: p, Old: &found[i]}
 	}
-	err := k.Apply(ctx, batch)
+	err = k.Apply(ctx, batch)
 	for i := range batch {
 		err = errors.Join(err, batch[i].Err)
 	}

@@ -114,7 +114,7 @@ func TestRoutes(t *testing.T) {
 			if err != nil || !slices.Equal(found, want) {
 				t.Errorf("found %v, %v, want %v", found, err, want)
 			}
-			expect.Succeed(t, Remove(t.Context(), found))
+			expect.Succeed(t, Remove(t.Context()))
 		}
 	})
 	awaitRoutes(t, n, foreign...)

@@ -44,22 +44,20 @@ type Gate struct {
 	Egress bool
 	Stats  Counters
 
-	conn       *nftwire.Conn
-	x          nftwire.Transaction
-	guarded    *netipx.IPSet
-	interfaces []Interface
-	mine       map[netip.Addr]struct{}
-	alive      []int // indexes of interfaces
-	until      time.Time
+	conn  *nftwire.Conn
+	x     nftwire.Transaction
+	mine  map[netip.Addr]struct{}
+	alive []int // indexes of interfaces
+	until time.Time
 }
 
 // New returns a gate on a socket in the network namespace of the calling thread, and replaces what an
 // earlier process left by a closed gate. An error means that the host isn't silent.
 func New(ctx context.Context, guarded *netipx.IPSet, interfaces []Interface) (*Gate, error) {
-	g := &Gate{conn: nftwire.NewConn(), guarded: guarded, interfaces: interfaces, mine: map[netip.Addr]struct{}{}}
+	g := &Gate{conn: nftwire.NewConn(), mine: map[netip.Addr]struct{}{}}
 	var err error
 	if g.Egress, err = g.tryEgress(ctx); err == nil {
-		err = g.Rebuild(ctx)
+		err = g.Rebuild(ctx, guarded, interfaces)
 	}
 	if err != nil {
 		g.Close()
@@ -137,34 +135,28 @@ func HasEgress(ctx context.Context) (bool, error) {
 	return g.tryEgress(ctx)
 }
 
-// SetGuarded sets the addresses that the gate is for. Rebuild must follow.
-func (g *Gate) SetGuarded(s *netipx.IPSet) { g.guarded = s }
-
-// SetInterfaces sets the announcing interfaces. Rebuild must follow.
-func (g *Gate) SetInterfaces(all []Interface) { g.interfaces = all }
-
 // Owns reports whether addr is open.
 func (g *Gate) Owns(addr netip.Addr) bool {
 	_, ok := g.mine[addr]
 	return ok
 }
 
-// Rebuild replaces both tables in one transaction by the gate's state: no packet meets half of it.
-// The dead-man switch keeps its remaining time.
-func (g *Gate) Rebuild(ctx context.Context) error {
+// Rebuild replaces both tables in one transaction by the gate's state, for these addresses and announcing
+// interfaces: no packet meets half of it. The dead-man switch keeps its remaining time.
+func (g *Gate) Rebuild(ctx context.Context, guarded *netipx.IPSet, interfaces []Interface) error {
 	g.x.Begin()
 	putTable(&g.x, tableARP, kernelSets)
 	putBase(&g.x, tableARP, chainKernel, "", arpHookOut)
-	g.putGuarded(setGuarded4, vip.IPv4)
+	g.putGuarded(guarded, setGuarded4, vip.IPv4)
 	err := putRules(&g.x, kernelRules)
 	if g.Egress {
 		putTable(&g.x, tableNetdev, speakerSets, chainClaims4, chainClaims6)
-		g.putGuarded(setGuarded4, vip.IPv4)
-		g.putGuarded(setGuarded6, vip.IPv6)
+		g.putGuarded(guarded, setGuarded4, vip.IPv4)
+		g.putGuarded(guarded, setGuarded6, vip.IPv6)
 		g.putMine(unix.NFT_MSG_NEWSETELEM, slices.Collect(maps.Keys(g.mine)))
 		g.putAlive(unix.NFT_MSG_NEWSETELEM, time.Until(g.until))
 		err = errors.Join(err, putRules(&g.x, speakerRules))
-		for _, link := range g.interfaces {
+		for _, link := range interfaces {
 			putBase(&g.x, tableNetdev, egressChain(link.Index), link.Name, egressHook)
 			err = errors.Join(err, putRules(&g.x, egressRules(egressChain(link.Index))))
 		}
@@ -250,8 +242,8 @@ func (g *Gate) send(ctx context.Context, what string) error {
 	return nil
 }
 
-func (g *Gate) putGuarded(set string, f vip.Family) {
-	for chunk := range slices.Chunk(nftwire.RangeElements(g.guarded, f), elementsPerMessage) {
+func (g *Gate) putGuarded(guarded *netipx.IPSet, set string, f vip.Family) {
+	for chunk := range slices.Chunk(nftwire.RangeElements(guarded, f), elementsPerMessage) {
 		list := g.x.BeginElements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, TableName, set)
 		for i := range chunk {
 			g.x.AddElement(&chunk[i])

@@ -278,7 +278,7 @@ func TestKernelIsSilent(t *testing.T) {
 	expect.Equal(t, ask(vip4), 0, "answers of the kernel for a virtual address")
 	b.host.Do(func() { b.must(gate.Remove(t.Context())) })
 	expect.Equal(t, ask(vip4), 1, "answers of the kernel without the gate")
-	b.must(b.gate.Rebuild(t.Context()))
+	b.rebuild(pools...)
 	expect.Equal(t, ask(vip4), 0, "answers of the kernel for a virtual address after a rebuild")
 	// A connection from the virtual address makes the kernel ask with it as the sender, if
 	// arp_announce allows it.
@@ -374,21 +374,26 @@ func TestEarlierRunAndForeignTables(t *testing.T) {
 	b.host.Do(func() { b.must(gate.Remove(t.Context())) }) // again
 }
 
+// rebuild writes the tables again, for these pools.
+func (b *bench) rebuild(pools ...string) {
+	b.Helper()
+	b.must(b.gate.Rebuild(b.Context(), set(pools...), []gate.Interface{{Index: b.index, Name: "eth0"}}))
+}
+
 // A rebuild keeps what is open, and for how long.
 func TestRebuildKeepsTheState(t *testing.T) {
 	b := newBench(t)
 	b.open(both...)
 	b.refresh(long)
 	b.nft("flush", "ruleset")
-	b.must(b.gate.Rebuild(t.Context()))
+	b.rebuild(pools...)
 	b.reaches(true, both...)
 	b.shut(vip6)
-	b.gate.SetGuarded(set("10.78.0.192/26"))
-	b.must(b.gate.Rebuild(t.Context()))
+	b.rebuild("10.78.0.192/26")
 	b.reaches(true, vip6) // no longer guarded
 	b.refresh(time.Millisecond)
 	wait.Until(t, "the gate closes", func() bool { return !b.announce(vip4) })
-	b.must(b.gate.Rebuild(t.Context()))
+	b.rebuild("10.78.0.192/26")
 	expect.False(t, b.announce(vip4), "a rebuild opened a gate whose time was over")
 }
 
