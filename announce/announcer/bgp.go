@@ -58,9 +58,8 @@ func (o *bgpOutput) configure(s *announce.Settings) error {
 // begin starts the speakers.
 func (o *bgpOutput) begin(c bgp.Config) {
 	ctx, stop := context.WithCancel(context.Background())
-	o.speaker, o.stop = bgp.New(c, o.rib), stop
+	o.speaker, o.stop = bgp.New(ctx, c, o.rib), stop
 	o.bfd = bfd.New(bfd.Config{Log: o.a.log, Report: func(s bfd.Status) { o.a.mail.post(func() { o.pathChanged(s) }) }})
-	o.running.Go(func() { _ = o.speaker.Run(ctx) }) // ends with the context, or by Shutdown
 	o.running.Go(func() {
 		if err := o.bfd.Run(ctx); err != nil && ctx.Err() == nil {
 			o.a.mail.post(func() { o.a.problems.set("bfd", err) })
@@ -78,6 +77,7 @@ func (o *bgpOutput) end(leave bool) {
 		o.speaker.Shutdown()
 	}
 	o.stop()
+	o.speaker.Wait()
 	o.running.Wait()
 	o.speaker, o.bfd, o.peers = nil, nil, nil
 	o.a.published = time.Time{}

@@ -35,12 +35,12 @@ type peer struct {
 	speaker  *Speaker
 	config   announce.BGPPeer
 	settings session.Settings
-	previous *peer // with the same name; run waits for its end
-	cancel   context.CancelCauseFunc
-	done     chan struct{} // closed at the end of run
-	wake     chan struct{} // options have changed
-	reported string        // the last reason in the log
-	verdict  error         // the last NOTIFICATION of either side, until something else happens
+	previous *peer                   // with the same name; run waits for its end
+	cancel   context.CancelCauseFunc // ends the peer for good
+	done     chan struct{}           // closed at the end of run
+	wake     chan struct{}           // options have changed
+	reported string                  // the last reason in the log
+	verdict  error                   // the last NOTIFICATION of either side, until something else happens
 
 	mu      sync.Mutex
 	now     options
@@ -76,15 +76,6 @@ func (p *peer) status() Session {
 	s := p.session
 	s.Draining = p.now.draining
 	return s
-}
-
-// end ends the peer for good. Before Run, nothing is to be ended.
-func (p *peer) end(reason error) {
-	if p.cancel == nil {
-		close(p.done)
-		return
-	}
-	p.cancel(reason)
 }
 
 // endSession ends the current connection, if any.

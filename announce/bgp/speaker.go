@@ -14,8 +14,8 @@ import (
 	"github.com/ironvip/ironvip/announce/bgp/transport"
 )
 
-// Speaker announces prefixes to peers. Create one with New and start its goroutines with Run. Its
-// methods may be called concurrently, also before Run.
+// Speaker announces prefixes to peers, from New to the end of its context. Its methods may be called
+// concurrently.
 type Speaker struct {
 	routes *session.LocRIB
 	record *record
@@ -27,18 +27,24 @@ type Speaker struct {
 	config   Config
 	draining bool
 	peers    map[string]*peer
-	ctx      context.Context // of Run; nil before
+	ctx      context.Context
 	stop     context.CancelCauseFunc
 	running  sync.WaitGroup // peers
 }
 
 // New returns a Speaker that announces the prefixes of a set. A peer that kept routes of an earlier run
 // removes those that are not in the set when it is ready.
-func New(c Config, routes *session.LocRIB) *Speaker { return newSpeaker(c, routes, transport.Dial) }
+//
+// At the end of the context, the sessions are closed as for a restart of this process: peers with graceful
+// restart keep the routes for the restart time. To end for good, call Shutdown first.
+func New(ctx context.Context, c Config, routes *session.LocRIB) *Speaker {
+	return newSpeaker(ctx, c, routes, transport.Dial)
+}
 
-func newSpeaker(c Config, routes *session.LocRIB, d dialer) *Speaker {
+func newSpeaker(ctx context.Context, c Config, routes *session.LocRIB, d dialer) *Speaker {
 	log := cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	s := &Speaker{routes: routes, dial: d, peers: map[string]*peer{}, config: c, log: log, notify: c.Report, record: openRecord(c.Record, log)}
+	s.ctx, s.stop = context.WithCancelCause(ctx)
 	s.apply()
 	return s
 }
@@ -84,7 +90,7 @@ func (s *Speaker) Reconfigure(c Config) {
 	defer s.mu.Unlock()
 	if c.RouterID != s.config.RouterID { // it is in the OPEN
 		for name, p := range s.peers {
-			p.end(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseConfigChange, Text: "configuration changed"})
+			p.cancel(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseConfigChange, Text: "configuration changed"})
 			delete(s.peers, name)
 		}
 	}
@@ -107,17 +113,15 @@ func (s *Speaker) apply() {
 		var previous *peer
 		if p != nil {
 			previous = p
-			p.end(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseConfigChange, Text: "configuration changed"})
+			p.cancel(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseConfigChange, Text: "configuration changed"})
 		}
 		p = newPeer(s, o, previous)
 		s.peers[name] = p
-		if s.ctx != nil {
-			s.start(p)
-		}
+		s.start(p)
 	}
 	for name, p := range s.peers {
 		if !wanted[name] {
-			p.end(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseDeconfigured, Text: "the peer was removed from the configuration"})
+			p.cancel(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseDeconfigured, Text: "the peer was removed from the configuration"})
 			delete(s.peers, name)
 		}
 	}
@@ -137,31 +141,16 @@ func (s *Speaker) start(p *peer) {
 	})
 }
 
-// Run runs the sessions until the context ends. It then closes them as for a restart of this
-// process: peers with graceful restart keep the routes for the restart time. To end for good, call
-// Shutdown first.
-func (s *Speaker) Run(ctx context.Context) error {
-	s.mu.Lock()
-	s.ctx, s.stop = context.WithCancelCause(ctx)
-	stop := s.stop
-	for _, p := range s.peers {
-		s.start(p)
-	}
-	s.mu.Unlock()
-	defer stop(nil)
+// Wait waits until the speaker and all of its sessions have ended.
+func (s *Speaker) Wait() {
 	<-s.ctx.Done()
 	s.running.Wait()
-	return context.Cause(s.ctx)
 }
 
-// Shutdown ends every session for good: peers remove the routes at once. Run returns when that is
+// Shutdown ends every session for good: peers remove the routes at once. Wait returns when that is
 // done. Before it, Drain and a pause let traffic move without loss.
 func (s *Speaker) Shutdown() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stop != nil {
-		s.stop(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseShutdown, Text: "this host has shut the session down"})
-	}
+	s.stop(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseShutdown, Text: "this host has shut the session down"})
 }
 
 // report passes a state on.

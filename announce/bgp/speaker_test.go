@@ -23,7 +23,6 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
-	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -38,10 +37,6 @@ func dial(r *bgptest.Router) dialer {
 	return func(ctx context.Context, _ *announce.BGPPeer, _ netip.Addr) (net.Conn, error) { return r.Dial(ctx) }
 }
 
-func run(s *Speaker) func(context.Context) error {
-	return func(ctx context.Context) error { s.Run(ctx); return nil }
-}
-
 // announcing is a Speaker with the table that it follows.
 type announcing struct {
 	*Speaker
@@ -49,12 +44,16 @@ type announcing struct {
 	ready func()
 }
 
-func newAnnouncing(t *testing.T, c Config, r *bgptest.Router) *announcing {
+// newAnnouncing starts a Speaker. The returned function ends it and waits.
+func newAnnouncing(t *testing.T, c Config, r *bgptest.Router) (*announcing, context.CancelFunc) {
 	t.Helper()
 	a := &announcing{table: announce.NewPrefixes()}
 	a.ready = a.table.Initializer()
-	a.Speaker = newSpeaker(c, session.NewLocRIB(a.table), dial(r))
-	return a
+	ctx, cancel := context.WithCancel(t.Context())
+	a.Speaker = newSpeaker(ctx, c, session.NewLocRIB(a.table), dial(r))
+	stop := func() { cancel(); a.Wait() }
+	t.Cleanup(stop)
+	return a, stop
 }
 
 func (a *announcing) announce(prefixes ...netip.Prefix) { a.table.SetAll(prefixes) }
@@ -67,8 +66,7 @@ func start(t *testing.T, change ...func(*Config)) (*announcing, *bgptest.Router,
 		f(&c)
 	}
 	r := bgptest.NewRouter(t)
-	s := newAnnouncing(t, c, r)
-	stop := scope.Go(t, run(s.Speaker))
+	s, stop := newAnnouncing(t, c, r)
 	return s, r, stop
 }
 
@@ -295,11 +293,10 @@ func TestRestartBit(t *testing.T) {
 				must.Succeed(t, os.WriteFile(path, []byte(c.record), 0o600))
 			}
 			r := bgptest.NewRouter(t)
-			s := newAnnouncing(t, Config{RouterID: netip.MustParseAddr("10.0.0.2"), Peers: []announce.BGPPeer{samplePeer()}, Record: path}, r)
 			if c.before != nil {
 				c.before(r)
 			}
-			scope.Go(t, run(s.Speaker))
+			s, _ := newAnnouncing(t, Config{RouterID: netip.MustParseAddr("10.0.0.2"), Peers: []announce.BGPPeer{samplePeer()}, Record: path}, r)
 			time.Sleep(c.after)
 			r.Refuse(nil)
 			l := r.Accept()

@@ -83,7 +83,7 @@ func runSpeaker(path string) error {
 		forPeers = announce.NewPrefixes()
 		go routes.New(announced, log).Run(ctx)
 	}
-	s := bgp.New(bgp.Config{RouterID: c.RouterID, Peers: c.Peers, Record: c.Record, Log: log}, session.NewLocRIB(forPeers))
+	s := bgp.New(ctx, bgp.Config{RouterID: c.RouterID, Peers: c.Peers, Record: c.Record, Log: log}, session.NewLocRIB(forPeers))
 	f := bfd.New(bfd.Config{Log: log, Report: func(st bfd.Status) {
 		if st.State == bfd.Down && st.Failed {
 			s.PathDown(st.Peer.String(), "BFD: "+st.Reason)
@@ -123,7 +123,7 @@ func runSpeaker(path string) error {
 	go server.Serve(l)
 	done := make(chan struct{})
 	go func() { defer close(done); f.Run(ctx) }()
-	s.Run(ctx)
+	s.Wait()
 	stop()
 	<-done
 	return server.Shutdown(context.Background()) // the command that ended it is answered
