@@ -35,8 +35,8 @@ type Config struct {
 	Report func(Status)
 }
 
-// Speaker runs sessions. Create one with New and start its goroutines with Run. Its methods may be
-// called concurrently, also before Run.
+// Speaker runs sessions. Create one with New and start its goroutine with Run, whose end closes its
+// sockets. Its methods may be called concurrently, also before Run, and not after it.
 type Speaker struct {
 	Config
 	net  network
@@ -47,7 +47,6 @@ type Speaker struct {
 	mine     map[uint32]*entry     // by our discriminator
 	sockets  map[socketKind]*listener
 	queue    delayqueue.Queue[timerKey]
-	running  bool
 	wg       sync.WaitGroup // readers
 }
 
@@ -115,9 +114,8 @@ func (s *Speaker) Set(c Settings) {
 	}
 	e := &entry{session: newSession(c, id, now), retry: newBackoff()}
 	s.sessions[c.Peer], s.mine[id] = e, e
-	if s.running {
-		s.start(now, e)
-	}
+	s.listen(now, kindOf(c))
+	s.send(now, e, false)
 }
 
 // Remove ends the session with the peer. It tells the peer that this is on purpose.
@@ -144,13 +142,6 @@ func (s *Speaker) Sessions() []Status {
 // Run runs the sessions until the context ends. It then tells every peer that its session is down
 // on purpose, so that a peer which honors that keeps its routes (RFC 5882, 3.2).
 func (s *Speaker) Run(ctx context.Context) error {
-	s.mu.Lock()
-	s.running = true
-	now := time.Now()
-	for _, e := range s.sessions {
-		s.start(now, e)
-	}
-	s.mu.Unlock()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -167,7 +158,6 @@ func (s *Speaker) Run(ctx context.Context) error {
 
 func (s *Speaker) stop() {
 	s.mu.Lock()
-	s.running = false
 	for _, e := range s.sessions {
 		s.remove(e)
 	}
@@ -212,17 +202,9 @@ func (s *Speaker) tick(now time.Time) time.Duration {
 	return time.Hour
 }
 
-func (s *Speaker) start(now time.Time, e *entry) {
-	s.listen(now, kindOf(e.Settings))
-	s.send(now, e, false)
-}
-
 // send sends a packet and sets the time of the next one. An error is not reported by itself: the
 // session is down without packets, and then the error is its reason.
 func (s *Speaker) send(now time.Time, e *entry, final bool) {
-	if !s.running {
-		return
-	}
 	if !final { // a reply doesn't move the periodic packets
 		if wait, ok := e.interval(); ok {
 			s.queue.Set(timerKey{e.mine, timerSend}, now.Add(wait))

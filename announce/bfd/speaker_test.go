@@ -224,7 +224,6 @@ func TestReasonsOfASessionThatNeverComesUp(t *testing.T) {
 func TestStalledProcess(t *testing.T) {
 	f := newFabric()
 	s := newSpeaker(Config{}, nic{f, left})
-	s.running = true
 	c := sample
 	c.Peer = right
 	s.Set(c)
@@ -259,7 +258,6 @@ func TestStalledProcess(t *testing.T) {
 func TestPacketsFromFartherAway(t *testing.T) {
 	f := newFabric()
 	s := newSpeaker(Config{}, nic{f, left})
-	s.running = true
 	c := sample
 	c.Peer, c.Multihop, c.LeastTTL = right, true, 254
 	s.Set(c)
