@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/ironvip/ironvip/proxy/pick"
 )
@@ -37,8 +36,7 @@ type endpoint struct {
 	tally tally
 
 	answers answers
-	streak  streak                // guarded by outliers.mu
-	stall   atomic.Pointer[stall] // nil before the first client has asked
+	streak  streak // guarded by outliers.mu
 
 	frontend *frontend
 	outlier  *outlier

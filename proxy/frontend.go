@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,16 +52,11 @@ type backends struct {
 	usable   endpoints // those with a weight; picker has their indexes
 	picker   pick.Picker
 	withPort bool
-	affinity *affinity // nil: none
-	// anyClient: a backend gets any clients, not those that the scheduler or the affinity assigns to it
-	anyClient bool
-	sources   []netip.Prefix // clients outside are refused; empty: none
-	relay     *vip.ProxySettings
-	service   *service // nil before the first spec
+	affinity *affinity      // nil: none
+	sources  []netip.Prefix // clients outside are refused; empty: none
+	relay    *vip.ProxySettings
+	service  *service // nil before the first spec
 }
-
-// byClient are the schedulers that choose by the client's address.
-var byClient = []vip.Scheduler{vip.SourceHash, vip.MaglevHash}
 
 // newFrontend returns a frontend without a listener.
 func newFrontend(t *Target, spec *vip.Frontend) *frontend {
@@ -128,7 +122,6 @@ func (f *frontend) choose(spec *vip.Frontend) {
 		panic(err) // Unsupported has accepted the scheduler
 	}
 	b.picker = picker
-	b.anyClient = spec.Affinity <= 0 && !slices.Contains(byClient, scheduler(spec))
 	switch {
 	case spec.Affinity <= 0:
 		b.affinity = nil

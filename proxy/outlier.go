@@ -254,9 +254,8 @@ func (x *outlier) skip(d time.Duration) {
 func (x *outlier) settle() {
 	x.in.mu.Lock()
 	defer x.in.mu.Unlock()
-	if x.witness = false; x.proof == accepted { // else its silence is in doubt, not its connects
-		x.trust()
-	}
+	x.witness = false
+	x.trust()
 }
 
 // trust ends a doubt. The caller holds mu.
@@ -264,7 +263,7 @@ func (x *outlier) trust() {
 	if !x.doubted {
 		return
 	}
-	x.doubted, x.proof = false, accepted
+	x.doubted = false
 	x.avoid.Store(0)
 	x.trying.Store(false)
 	x.count(-1)

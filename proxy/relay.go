@@ -111,9 +111,6 @@ func (c *connection) ends(d, back *direction, readErr, writeErr error) {
 	if d == &c.up && writeErr == nil && (readErr == nil || isReset(readErr)) {
 		c.givesUp()
 	}
-	if d == &c.down && (readErr == nil || isReset(readErr)) && !c.up.finished.Load() {
-		c.isClosed()
-	}
 	switch {
 	case readErr == nil && writeErr == nil && (back.finished.Load() || !d.src.broken && back.writeErr == nil || !d.src.dead()):
 		d.finished.Store(true)

@@ -31,9 +31,7 @@ const (
 // answers counts the connections of a frontend, or of one of its endpoints, in which the client has
 // sent something.
 type answers struct {
-	asked   atomic.Uint64 // all of them, without those that the backend had answered before
 	given   atomic.Uint64 // those with a byte of the backend
-	closed  atomic.Uint64 // those that the backend ended without a byte
 	missing atomic.Uint64 // those that the client gave up before
 }
 
@@ -101,12 +99,7 @@ type request struct {
 }
 
 // asks takes in that bytes of the client were passed on.
-func (c *connection) asks(now int64) {
-	first := c.asked.Load() == 0
-	if c.asked.Store(now); first && !c.answered.Load() { // in this order; see getsAnswer
-		c.endpoint.isAsked(now)
-	}
-}
+func (c *connection) asks(now int64) { c.asked.Store(now) }
 
 // getsAnswer takes in that bytes of the backend were passed on. An answer to the end of the client,
 // such as an error because the client is gone, is none.
@@ -118,7 +111,7 @@ func (c *connection) getsAnswer(now int64) {
 	if c.late.Load() {
 		return
 	}
-	if asked := c.asked.Load(); asked != 0 { // counted first; see endpoint.stalls
+	if asked := c.asked.Load(); asked != 0 {
 		c.f.answers.given.Add(1)
 		c.endpoint.answers.given.Add(1)
 		pace := &c.f.pace
@@ -130,14 +123,6 @@ func (c *connection) getsAnswer(now int64) {
 		pace.mean.Store(took) // a simultaneous one may be lost
 	}
 	c.endpoint.outlier.answered()
-}
-
-// isClosed takes in that the backend has ended the connection, before its client.
-func (c *connection) isClosed() {
-	if c.asked.Load() != 0 && !c.answered.Load() {
-		c.f.answers.closed.Add(1)
-		c.endpoint.answers.closed.Add(1)
-	}
 }
 
 // givesUp takes in that the client has ended its direction, or the connection, without an answer. The
