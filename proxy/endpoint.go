@@ -35,9 +35,6 @@ type endpoint struct {
 	state pick.State
 	tally tally
 
-	answers answers
-	streak  streak // guarded by outliers.mu
-
 	frontend *frontend
 	outlier  *outlier
 	user     int  // the index in outlier.users; guarded by outliers.mu, as the next fields

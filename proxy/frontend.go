@@ -41,8 +41,6 @@ type frontend struct {
 	turn     atomic.Uint64
 	backends atomic.Pointer[backends]
 	tally    tally
-	answers  answers
-	pace     pace
 	skipped  int // usable backends that are ejected or doubted; guarded by outliers.mu
 }
 

@@ -205,7 +205,7 @@ type connection struct {
 	endpoint *endpoint
 	tallies  tallies
 	activity
-	request
+	answered atomic.Bool // by the backend, with at least a byte
 
 	io             sync.Mutex // guards the next ones. Locks of attempts are taken before it
 	client, server *socket    // server is nil until it is connected
@@ -231,11 +231,15 @@ func (c *connection) become(server *socket, e *endpoint) {
 
 // in and out count bytes passed on to the backend and to the client.
 func (c *connection) in(bytes int) {
-	c.asks(c.used())
+	c.used()
 	c.tallies.in(bytes)
 }
 
 func (c *connection) out(bytes int) {
-	c.getsAnswer(c.used())
+	c.used()
+	if !c.answered.Load() {
+		c.answered.Store(true)
+		c.endpoint.outlier.answered()
+	}
 	c.tallies.out(bytes)
 }
