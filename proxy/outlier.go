@@ -85,13 +85,11 @@ type outliers struct {
 	m       map[vip.PassiveKey]*outlier
 	ended   delayqueue.Queue[vip.PassiveKey] // ejections, by the time when they end without a client
 	changed map[vip.PassiveKey]struct{}      // rows to write
-	news    map[vip.ServiceKey]map[vip.PassiveKey]struct{}
 	wake    chan struct{}
 }
 
 func newOutliers(now func() int64) *outliers {
-	return &outliers{now: now, m: make(map[vip.PassiveKey]*outlier), changed: make(map[vip.PassiveKey]struct{}),
-		news: make(map[vip.ServiceKey]map[vip.PassiveKey]struct{}), wake: make(chan struct{}, 1)}
+	return &outliers{now: now, m: make(map[vip.PassiveKey]*outlier), changed: make(map[vip.PassiveKey]struct{}), wake: make(chan struct{}, 1)}
 }
 
 // join gives a new endpoint of f the outlier of its address.
@@ -390,10 +388,13 @@ func (x *outlier) readmit() {
 	x.wake()
 }
 
+// service returns the service, which all users are of. The caller holds mu.
+func (x *outlier) service() *service { return x.users[0].of }
+
 // wake makes clients in the queue look at the backend again. The caller holds mu.
 func (x *outlier) wake() {
 	if len(x.users) > 0 {
-		x.users[0].of.wake()
+		x.service().wake()
 	}
 }
 
@@ -411,17 +412,8 @@ func (e *endpoint) counts() bool { return e.usable && e.frontend.backends.Load()
 
 // note marks the row for the next report.
 func (x *outlier) note() {
-	o := x.in
-	o.changed[x.key] = struct{}{}
-	if x.ejected != x.reported {
-		list := o.news[x.key.Service]
-		if list == nil {
-			list = make(map[vip.PassiveKey]struct{})
-			o.news[x.key.Service] = list
-		}
-		list[x.key] = struct{}{}
-	}
-	o.signal()
+	x.in.changed[x.key] = struct{}{}
+	x.in.signal()
 }
 
 // signal wakes the reporter.

@@ -20,6 +20,7 @@ type service struct {
 	queue   queue
 	refused refusals
 	log     throttle
+	told    time.Time // when its last ejections were reported; guarded by outliers.mu
 
 	mu    sync.Mutex
 	loads map[netip.AddrPort]*load

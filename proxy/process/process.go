@@ -175,7 +175,7 @@ func (s *Server) newTarget(succeeds bool) *proxy.Target {
 }
 
 // eventsKept bounds the events for an agent that is not connected.
-const eventsKept = 200
+const eventsKept = 1000
 
 // report keeps an event for the agent.
 func (s *Server) report(e event.Event) {
