@@ -3,10 +3,9 @@ package proxy
 import (
 	"context"
 	"maps"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
+
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // Leave leaves new clients to another process that has the listening sockets, if there is one. Apply fails from then on,
@@ -42,26 +41,11 @@ func (t *Target) Drain(ctx context.Context) {
 	}
 }
 
-// closedAtOnce is how many frontends one goroutine of onEach takes at a time.
-const closedAtOnce = 64
-
-// onEach calls a function for each frontend, in a goroutine for each processor. The kernel's work to
-// close a listening socket is most of the time that a stop takes, and different sockets share nothing.
+// onEach calls a function for each frontend, on all processors. The kernel's work to close a listening socket is most of
+// the time that a stop takes, and different sockets share nothing.
 func onEach(frontends []*frontend, do func(*frontend)) {
-	var next atomic.Int64
-	var all sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), (len(frontends)+closedAtOnce-1)/closedAtOnce) {
-		all.Go(func() {
-			for {
-				end := int(next.Add(closedAtOnce))
-				if end-closedAtOnce >= len(frontends) {
-					return
-				}
-				for _, f := range frontends[end-closedAtOnce : min(end, len(frontends))] {
-					do(f)
-				}
-			}
-		})
-	}
-	all.Wait()
+	parallel.All(len(frontends), func(i int) bool {
+		do(frontends[i])
+		return true
+	})
 }

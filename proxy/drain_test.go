@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"sync/atomic"
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/sockets"
@@ -104,20 +103,5 @@ func BenchmarkStop(b *testing.B) {
 				p.Close()
 			}
 		})
-	}
-}
-
-func TestOnEach(t *testing.T) {
-	for _, n := range []int{0, 1, closedAtOnce, closedAtOnce + 1, 1000} {
-		frontends, calls := make([]*frontend, n), make([]atomic.Int32, n)
-		place := make(map[*frontend]int, n)
-		for i := range frontends {
-			frontends[i] = &frontend{}
-			place[frontends[i]] = i
-		}
-		onEach(frontends, func(f *frontend) { calls[place[f]].Add(1) })
-		for i := range calls {
-			expect.Equal(t, calls[i].Load(), 1, "calls of frontend %d of %d", i, n)
-		}
 	}
 }
