@@ -9,16 +9,15 @@ import (
 
 // affinity remembers the backend of each client address until the timeout after the end of its last
 // connection. It holds at most limit clients. When it is full, it forgets the client that has been
-// idle longest; if none is idle, it doesn't remember a new client. Its methods may be called
-// concurrently; each costs O(1).
+// idle longest; if none is idle, it doesn't remember a new client. A claim removes the clients whose
+// timeout has passed. The methods may be called concurrently; each costs O(1) on average.
 type affinity struct {
 	limit int
 
 	mu      sync.Mutex
 	timeout time.Duration
 	clients map[netip.Addr]*affine
-	idle    list.List   // of *affine without connections, longest idle first
-	expiry  *time.Timer // for the first in idle; nil if idle is empty
+	idle    list.List // of *affine without connections, longest idle first
 }
 
 // affine is one client's affinity.
@@ -41,6 +40,7 @@ func newAffinity(timeout time.Duration, limit int) *affinity {
 func (a *affinity) claim(client netip.Addr, usable func(netip.AddrPort) bool, choose func() (netip.AddrPort, bool)) (*affine, netip.AddrPort) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.expire()
 	e := a.clients[client]
 	if e == nil || !usable(e.backend) {
 		backend, ok := choose()
@@ -96,28 +96,11 @@ func (a *affinity) release(e *affine) {
 	}
 	e.since = time.Now()
 	e.place = a.idle.PushBack(e)
-	if a.expiry == nil {
-		a.expiry = time.AfterFunc(a.timeout, a.expire)
-	}
 }
 
-// expire removes the expired clients and sets the timer for the next.
+// expire removes the clients whose timeout has passed. The caller holds mu.
 func (a *affinity) expire() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.expiry == nil { // closed meanwhile
-		return
-	}
-	for {
-		first := a.idle.Front()
-		if first == nil {
-			a.expiry = nil
-			return
-		}
-		if left := a.timeout - time.Since(first.Value.(*affine).since); left > 0 {
-			a.expiry.Reset(left)
-			return
-		}
+	for first := a.idle.Front(); first != nil && time.Since(first.Value.(*affine).since) >= a.timeout; first = a.idle.Front() {
 		a.forget(first)
 	}
 }
@@ -126,24 +109,5 @@ func (a *affinity) expire() {
 func (a *affinity) setTimeout(timeout time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.timeout == timeout {
-		return
-	}
 	a.timeout = timeout
-	if a.expiry != nil {
-		a.expiry.Reset(0)
-	}
-}
-
-// close stops the timer and removes all idle clients.
-func (a *affinity) close() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.expiry != nil {
-		a.expiry.Stop()
-		a.expiry = nil
-	}
-	for first := a.idle.Front(); first != nil; first = a.idle.Front() {
-		a.forget(first)
-	}
 }

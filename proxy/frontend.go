@@ -141,9 +141,6 @@ func (f *frontend) choose(spec *vip.Frontend) {
 			end.close()
 		}
 	}
-	if old.affinity != nil && b.affinity == nil {
-		old.affinity.close()
-	}
 }
 
 // close ends the listener and every connection, and waits for all goroutines.
@@ -158,9 +155,6 @@ func (f *frontend) close() {
 	}
 	f.tasks.Wait()
 	f.target.part(b.service)
-	if b.affinity != nil {
-		b.affinity.close()
-	}
 }
 
 // log returns a logger with the frontend's key. It is created on demand, because most frontends
