@@ -37,9 +37,7 @@ type endpoint struct {
 
 	frontend *frontend
 	outlier  *outlier
-	user     int  // the index in outlier.users; guarded by outliers.mu, as the next fields
-	usable   bool // has a weight
-	followed bool // usable is known
+	user     int // the index in outlier.users; guarded by outliers.mu
 
 	gone  bool              // guarded by mu, as the next field
 	links map[link]struct{} // nil before the first one

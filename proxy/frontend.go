@@ -41,7 +41,6 @@ type frontend struct {
 	turn     atomic.Uint64
 	backends atomic.Pointer[backends]
 	tally    tally
-	skipped  int // usable backends that are ejected or doubted; guarded by outliers.mu
 }
 
 // backends is the set from which a frontend chooses. It is immutable; an update replaces it.
@@ -84,6 +83,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	old := f.backends.Load()
 	b := &backends{
 		all:      make(endpoints, 0, len(spec.Backends)),
+		usable:   make(endpoints, 0, len(spec.Backends)),
 		withPort: spec.SchedulerPort,
 		affinity: old.affinity,
 		sources:  spec.SourceRanges,
@@ -103,16 +103,8 @@ func (f *frontend) choose(spec *vip.Frontend) {
 		end.state.Most.Store(int64(e.MaxConnections))
 		b.all = append(b.all, end)
 		if e.Weight > 0 {
+			b.usable = append(b.usable, end)
 			candidates = append(candidates, pick.Backend{Addr: e.Addr, Weight: uint32(e.Weight), State: &end.state})
-		}
-	}
-	b.usable = b.all
-	if len(candidates) < len(b.all) {
-		b.usable = make(endpoints, 0, len(candidates))
-		for i, e := range spec.Backends {
-			if e.Weight > 0 {
-				b.usable = append(b.usable, b.all[i])
-			}
 		}
 	}
 	picker, err := pick.New(scheduler(spec), candidates, &f.turn)
@@ -130,7 +122,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	}
 	f.spec = spec
 	f.backends.Store(b)
-	f.target.outliers.follow(f, b)
+	f.target.outliers.follow(old, b)
 	b.service.wake() // a limit may be higher
 
 	if old.service != nil && old.service != b.service {

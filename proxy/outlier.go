@@ -131,38 +131,40 @@ func (o *outliers) part(e *endpoint) {
 	}
 }
 
-// follow takes in the new set of f's backends. A backend that is usable again is tried at once: its
-// health check passed, or an operator made it ready. If fewer backends are left, ejections end.
-func (o *outliers) follow(f *frontend, b *backends) {
+// follow takes in the new set of a frontend's backends, and the one before. A backend that is usable again is tried at once:
+// its health check passed, or an operator made it ready. If fewer backends are left, ejections end.
+func (o *outliers) follow(old, b *backends) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	usable := b.usable // in the order of all
-	for _, e := range b.all {
-		was := e.usable
-		e.usable = len(usable) > 0 && usable[0] == e
-		if e.usable {
-			usable = usable[1:]
-		}
-		if e.usable && !was && e.followed {
+	for _, e := range b.usable {
+		if old.usable.of(e.addr) == nil && old.all.of(e.addr) != nil {
 			e.outlier.readmit()
 		}
-		e.followed = true
 	}
-	f.skipped = 0
-	var skipped []*outlier
+	skipped := b.skipped()
 	for _, e := range b.usable {
-		if e.outlier.ejected || e.outlier.doubted {
-			f.skipped++
-			skipped = append(skipped, e.outlier)
+		if 2*skipped <= len(b.usable) {
+			return
 		}
-	}
-	for _, x := range skipped {
-		if 2*f.skipped <= len(b.usable) {
-			break
+		if e.outlier.isSkipped() {
+			e.outlier.readmit()
+			skipped--
 		}
-		x.readmit()
 	}
 }
+
+// skipped returns how many of the usable backends are ejected or doubted. The caller holds outliers.mu.
+func (b *backends) skipped() (n int) {
+	for _, e := range b.usable {
+		if e.outlier.isSkipped() {
+			n++
+		}
+	}
+	return n
+}
+
+// isSkipped reports whether the backend is ejected or doubted. The caller holds mu.
+func (x *outlier) isSkipped() bool { return x.ejected || x.doubted }
 
 // admits reports whether a client may be sent there: it is not ejected, or this client is the one
 // that tries it. Others then skip it until the result is known, at most for as long as a connect
@@ -225,7 +227,7 @@ func (x *outlier) doubt(began int64, rest time.Duration) (witness bool) {
 		return false
 	}
 	x.witness = true
-	if !x.ejected && !x.doubted && x.mayEject() {
+	if !x.isSkipped() && x.mayEject() {
 		x.skip(rest + ejectFirst)
 	}
 	return true
@@ -235,7 +237,6 @@ func (x *outlier) doubt(began int64, rest time.Duration) (witness bool) {
 func (x *outlier) skip(d time.Duration) {
 	x.doubted = true
 	x.avoid.Store(x.in.now() + int64(d))
-	x.count(1)
 }
 
 // settle takes in that the connect has its outcome, or was given up.
@@ -254,7 +255,6 @@ func (x *outlier) trust() {
 	x.doubted = false
 	x.avoid.Store(0)
 	x.trying.Store(false)
-	x.count(-1)
 	x.wake()
 }
 
@@ -329,7 +329,7 @@ func (x *outlier) fail(reason string, lossy bool) {
 		if x.ejections.Add(1) == 1 || now-x.worked > int64(calmTime) {
 			x.backoff = 0
 		}
-		x.eject()
+		x.ejected, x.since = true, vip.InstantOf(time.Now())
 	case !x.trying.Swap(false) && x.avoid.Load() > now:
 		return // it began before the ejection, or found no other backend
 	}
@@ -351,25 +351,20 @@ func (x *outlier) fail(reason string, lossy bool) {
 }
 
 // mayEject reports whether at most half of the usable backends of each frontend are skipped if this
-// one is, too. The caller holds mu.
+// one is, too. A frontend may have dropped the backend already. The caller holds mu.
 func (x *outlier) mayEject() bool {
 	usable := false
 	for _, e := range x.users {
-		if !e.counts() {
+		b := e.frontend.backends.Load()
+		if b.usable.of(e.addr) != e {
 			continue
 		}
 		usable = true
-		if 2*(e.frontend.skipped+1) > len(e.frontend.backends.Load().usable) {
+		if 2*(b.skipped()+1) > len(b.usable) {
 			return false
 		}
 	}
 	return usable
-}
-
-// eject marks the backend as ejected. The caller holds mu.
-func (x *outlier) eject() {
-	x.ejected, x.since = true, vip.InstantOf(time.Now())
-	x.count(1)
 }
 
 // readmit ends an ejection or a doubt. The caller holds mu.
@@ -383,7 +378,6 @@ func (x *outlier) readmit() {
 	x.avoid.Store(0)
 	x.trying.Store(false)
 	x.in.ended.Drop(x.key)
-	x.count(-1)
 	x.note()
 	x.wake()
 }
@@ -397,18 +391,6 @@ func (x *outlier) wake() {
 		x.service().wake()
 	}
 }
-
-// count adds to the skipped backends of each frontend.
-func (x *outlier) count(by int) {
-	for _, e := range x.users {
-		if e.counts() {
-			e.frontend.skipped += by
-		}
-	}
-}
-
-// counts reports whether e is a usable endpoint of its frontend, which may have dropped it already.
-func (e *endpoint) counts() bool { return e.usable && e.frontend.backends.Load().all.of(e.addr) == e }
 
 // note marks the row for the next report.
 func (x *outlier) note() {
