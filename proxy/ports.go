@@ -16,10 +16,6 @@ type heldError struct{ by netip.AddrPort }
 func (e heldError) Error() string { return fmt.Sprintf("the socket at %s gets its clients", e.by) }
 func (e heldError) Unwrap() error { return unix.EADDRINUSE }
 
-func placeOf(key vip.FrontendKey) sockdiag.Place {
-	return sockdiag.Place{At: key.AddrPort(), Protocol: uint8(key.Protocol)}
-}
-
 // holderOf returns where the socket is bound that keeps a frontend from its port: there, or on all addresses. If
 // the kernel doesn't say it, this is the frontend's own address.
 func holderOf(key vip.FrontendKey) netip.AddrPort {
@@ -28,7 +24,7 @@ func holderOf(key vip.FrontendKey) netip.AddrPort {
 		return key.AddrPort()
 	}
 	defer diag.Close()
-	by, found, err := diag.Lookup(placeOf(key))
+	by, found, err := diag.Lookup(key.AddrPort(), uint8(key.Protocol))
 	if err != nil || !found {
 		return key.AddrPort()
 	}
@@ -38,7 +34,7 @@ func holderOf(key vip.FrontendKey) netip.AddrPort {
 // isFree returns a heldError if a socket gets the clients of a frontend. A program of sk_lookup would take them
 // from it without a word.
 func isFree(diag *sockdiag.Conn, key vip.FrontendKey) error {
-	by, found, err := diag.Lookup(placeOf(key))
+	by, found, err := diag.Lookup(key.AddrPort(), uint8(key.Protocol))
 	switch {
 	case err != nil:
 		return fmt.Errorf("ask the kernel who has the port: %w", err)

@@ -15,12 +15,6 @@ import (
 	"github.com/ironvip/ironvip/internal/netlink"
 )
 
-// Place is where packets go.
-type Place struct {
-	At       netip.AddrPort
-	Protocol uint8 // of IP: 6 or 17
-}
-
 // Conn asks about the network namespace in which it was opened. It is not safe for concurrent use.
 type Conn struct {
 	netlink  *netlink.Conn
@@ -75,17 +69,21 @@ func (c *Conn) check(protocol uint8) error {
 		return fmt.Errorf("getsockname: %w", err)
 	}
 	at := name.(*unix.SockaddrInet4)
-	_, found, err := c.Lookup(Place{netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)), protocol})
+	_, found, err := c.Lookup(netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)), protocol)
 	if err == nil && !found {
 		return fmt.Errorf("this kernel doesn't say which socket has a port: load the module %s", module)
 	}
 	return err
 }
 
-// Lookup returns where the socket is bound that gets the packets for a place, and whether there is one.
-// For TCP, this is a listening socket; for UDP, one that isn't connected.
-func (c *Conn) Lookup(p Place) (at netip.AddrPort, found bool, err error) {
-	err = c.netlink.Query(context.Background(), func(b []byte) []byte { return question(b, p) }, func(_ uint16, data []byte) error {
+// Lookup returns where the socket is bound that gets the packets for an address and port, and whether there is one. The
+// protocol is that of IP, 6 or 17. For TCP, this is a listening socket; for UDP, one that isn't connected.
+func (c *Conn) Lookup(place netip.AddrPort, protocol uint8) (at netip.AddrPort, found bool, err error) {
+	from, to := place, netip.AddrPort{}
+	if protocol == unix.IPPROTO_UDP { // the kernel takes the ends the other way round, and keeps it so
+		from, to = to, from
+	}
+	err = c.netlink.Query(context.Background(), func(b []byte) []byte { return question(b, protocol, from, to) }, func(_ uint16, data []byte) error {
 		at, err = answer(data)
 		found = err == nil
 		return err
@@ -106,18 +104,8 @@ func UserOf(from, to netip.AddrPort) (uid uint32, known bool) {
 		return 0, false
 	}
 	defer c.Close()
-	family := uint8(unix.AF_INET6)
-	if from.Addr().Is4() {
-		family = unix.AF_INET
-	}
-	var id [sizeOfID]byte
-	binary.BigEndian.PutUint16(id[near:], from.Port())
-	copy(id[nearAddr:], from.Addr().AsSlice())
-	binary.BigEndian.PutUint16(id[far:], to.Port())
-	copy(id[farAddr:], to.Addr().AsSlice())
-	binary.NativeEndian.PutUint64(id[cookie:], ^uint64(0)) // any
 	err := c.Query(context.Background(), func(b []byte) []byte {
-		return request(b, 0, family, unix.IPPROTO_TCP, ^uint32(0), id)
+		return question(b, unix.IPPROTO_TCP, from, to)
 	}, func(_ uint16, data []byte) error {
 		if len(data) < sizeOfMessage {
 			return netlink.ErrMalformed
@@ -146,28 +134,22 @@ const (
 	sizeOfID          = 48
 )
 
-// question appends a message that asks for one socket.
-func question(b []byte, p Place) []byte {
-	family, addr := uint8(unix.AF_INET6), p.At.Addr().AsSlice()
-	if p.At.Addr().Is4() {
+// question appends a message with a struct inet_diag_req_v2, which asks for one socket in any state by its end and the
+// other one. One of them may be the zero value.
+func question(b []byte, protocol uint8, from, to netip.AddrPort) []byte {
+	family := uint8(unix.AF_INET6)
+	if from.Addr().Is4() || to.Addr().Is4() {
 		family = unix.AF_INET
 	}
 	var id [sizeOfID]byte
-	port, at := near, nearAddr
-	if p.Protocol == unix.IPPROTO_UDP { // the kernel takes the ends the other way round, and keeps it so
-		port, at = far, farAddr
-	}
-	binary.BigEndian.PutUint16(id[port:], p.At.Port())
-	copy(id[at:], addr)
+	binary.BigEndian.PutUint16(id[near:], from.Port())
+	copy(id[nearAddr:], from.Addr().AsSlice())
+	binary.BigEndian.PutUint16(id[far:], to.Port())
+	copy(id[farAddr:], to.Addr().AsSlice())
 	binary.NativeEndian.PutUint64(id[cookie:], ^uint64(0)) // any
-	return request(b, 0, family, p.Protocol, ^uint32(0), id)
-}
-
-// request appends a message with a struct inet_diag_req_v2.
-func request(b []byte, flags uint16, family, protocol uint8, states uint32, id [sizeOfID]byte) []byte {
-	b = netlink.BeginMessage(b, unix.SOCK_DIAG_BY_FAMILY, flags)
+	b = netlink.BeginMessage(b, unix.SOCK_DIAG_BY_FAMILY, 0)
 	b = append(b, family, protocol, 0, 0)
-	b = binary.NativeEndian.AppendUint32(b, states)
+	b = binary.NativeEndian.AppendUint32(b, ^uint32(0))
 	return append(b, id[:]...)
 }
 

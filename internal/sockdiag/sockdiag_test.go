@@ -49,7 +49,7 @@ func TestLookup(t *testing.T) {
 			{"4", "0.0.0.0", "::1", ""},
 		} {
 			port := hold(t, name+test.network, net.JoinHostPort(test.at, "0"))
-			at, found, err := c.Lookup(Place{netip.AddrPortFrom(netip.MustParseAddr(test.ask), port), protocol})
+			at, found, err := c.Lookup(netip.AddrPortFrom(netip.MustParseAddr(test.ask), port), protocol)
 			got := ""
 			if found {
 				got = at.Addr().String()
