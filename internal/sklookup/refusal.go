@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -75,13 +74,14 @@ func isMissing() bool {
 
 const noCommand = 1<<31 - 1
 
-// lacking returns the names of needed capabilities that this process doesn't have.
+// lacking returns the names of needed capabilities that this thread doesn't have.
 func lacking() (names []string) {
-	status, err := os.ReadFile("/proc/thread-self/status")
-	if err != nil {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
 		return nil
 	}
-	has := effective(status)
+	has := uint64(data[1].Effective)<<32 | uint64(data[0].Effective)
 	if has&(1<<unix.CAP_SYS_ADMIN) != 0 { // includes both
 		return nil
 	}
@@ -91,19 +91,6 @@ func lacking() (names []string) {
 		}
 	}
 	return names
-}
-
-// effective reads the effective capabilities in a file /proc/PID/status; all if they are missing.
-func effective(status []byte) uint64 {
-	for line := range bytes.Lines(status) {
-		fields := bytes.Fields(line)
-		if len(fields) == 2 && string(fields[0]) == "CapEff:" {
-			if bits, err := strconv.ParseUint(string(fields[1]), 16, 64); err == nil {
-				return bits
-			}
-		}
-	}
-	return ^uint64(0)
 }
 
 // isLockedDown reports whether the kernel's lockdown is on.
