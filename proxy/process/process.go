@@ -41,7 +41,7 @@ type Server struct {
 	conns   mirror.Server
 	host    *table.Table[struct{}, hostnet.Snapshot]
 	passive *table.Table[vip.PassiveKey, vip.PassiveHealth]
-	events  *table.Table[uint64, Event]
+	events  *table.Table[uint64, event.Event]
 	run     *table.Table[struct{}, Run]
 
 	apply chan struct{} // is taken while the frontends are changed or read; has room for one
@@ -52,7 +52,7 @@ type Server struct {
 	onDemand bool                       // systemd has the socket, and starts the process again
 	target   *proxy.Target              // nil until an agent has sent settings
 	drains   map[*proxy.Target]struct{} // retired ones
-	last     uint64                     // number of the last event
+	last     uint64                     // ID of the last event, above those of earlier processes
 	draining sync.WaitGroup
 	closed   context.Context // ends with the server
 	close    context.CancelFunc
@@ -66,12 +66,14 @@ func New(o Options) *Server {
 	s := &Server{o: o,
 		host:    table.New(clock, hostnet.KeyOf, hostnet.Same),
 		passive: table.New(clock, vip.KeyOfPassiveHealth, func(a, b vip.PassiveHealth) bool { return a == b }),
-		events:  table.New(clock, func(e *Event) uint64 { return e.Number }, nil),
+		events:  table.New(clock, func(e *event.Event) uint64 { return e.ID }, nil),
 		run:     table.New(clock, func(*Run) struct{} { return struct{}{} }, nil),
 		drains:  make(map[*proxy.Target]struct{}),
 		apply:   make(chan struct{}, 1),
 	}
-	s.run.Set(Run{time.Now().UnixNano()})
+	began := time.Now()
+	s.run.Set(Run{began.UnixNano()})
+	s.last = uint64(began.UnixMicro())
 	s.closed, s.close = context.WithCancel(context.Background())
 	s.conns = mirror.Server{
 		Version: o.Version, Log: o.Log,
@@ -181,13 +183,10 @@ const eventsKept = 1000
 func (s *Server) report(e event.Event) {
 	s.mu.Lock()
 	s.last++
-	number := s.last
+	e.ID, e.Time = s.last, time.Now()
 	s.mu.Unlock()
-	e.Time = time.Now()
-	s.events.Set(Event{number, e})
-	if number > eventsKept {
-		s.events.Delete(number - eventsKept)
-	}
+	s.events.Set(e)
+	s.events.Delete(e.ID - eventsKept)
 }
 
 // methods returns what an agent can ask.

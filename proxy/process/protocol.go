@@ -3,7 +3,6 @@ package process
 import (
 	"errors"
 
-	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/vip"
@@ -17,7 +16,7 @@ const (
 	TableHost    = "host"
 	TableRun     = "run"
 	TablePassive = "passive"
-	TableEvents  = "events"
+	TableEvents  = "log"
 )
 
 // Questions of an agent. A question without an argument has a bool.
@@ -45,12 +44,6 @@ type Configured struct {
 
 // Run is one run of the process.
 type Run struct{ Began int64 }
-
-// Event is an event with its number in one run.
-type Event struct {
-	Number uint64
-	event.Event
-}
 
 // Update is a changed frontend, or a removed one.
 type Update struct {

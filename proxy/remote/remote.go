@@ -110,7 +110,6 @@ func (c *Client) begin(r *process.Run) {
 		return
 	}
 	c.run, c.configured = r.Began, false
-	c.events.begin(r.Began)
 }
 
 // configure sends the settings, if this run of the process hasn't got them.
@@ -293,30 +292,20 @@ func (c *Client) Report() process.Report {
 // eventSink adds the events of the process, each once. It is a mirror.Store without rows.
 type eventSink struct {
 	add  func(event.Event)
-	mu   sync.Mutex
-	run  int64
-	last uint64 // of this run
+	last uint64 // ID
 }
 
-func (e *eventSink) begin(run int64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.run, e.last = run, 0
+func (e *eventSink) KeyOf(v *event.Event) uint64 { return v.ID }
+
+func (e *eventSink) All() iter.Seq2[uint64, event.Event] {
+	return func(func(uint64, event.Event) bool) {}
 }
 
-func (e *eventSink) KeyOf(v *process.Event) uint64 { return v.Number }
-
-func (e *eventSink) All() iter.Seq2[uint64, process.Event] {
-	return func(func(uint64, process.Event) bool) {}
-}
-
-func (e *eventSink) SetAll(rows []process.Event) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (e *eventSink) SetAll(rows []event.Event) {
 	for _, r := range rows {
-		if r.Number > e.last {
-			e.last = r.Number
-			e.add(r.Event)
+		if r.ID > e.last {
+			e.last = r.ID
+			e.add(r)
 		}
 	}
 }
