@@ -5,11 +5,11 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/sklookup"
+	"github.com/ironvip/ironvip/internal/sockopt"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -85,12 +85,7 @@ func (w *steered) died(u *udpListener) error {
 
 // bindReply returns a socket for the replies of a frontend. A process that was replaced may have one, too.
 func bindReply(at netip.AddrPort) (*net.UDPConn, error) {
-	share := func(_, _ string, raw syscall.RawConn) (err error) {
-		if failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }); failed != nil {
-			return failed
-		}
-		return err
-	}
+	share := sockopt.Control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
 	network := "udp6"
 	if at.Addr().Is4() {
 		network = "udp4"

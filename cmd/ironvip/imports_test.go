@@ -80,7 +80,7 @@ var only = map[string][]string{
 	"plane/kernel":            {"vip", "plane/reconcile", "internal/hostnet", "internal/netlink", "internal/nftwire"},
 	"ipvs":                    {"vip", "plane/reconcile", "plane/kernel", "internal/netlink", "internal/nftwire"},
 	"nft":                     {"vip", "plane/reconcile", "plane/kernel", "internal/netlink", "internal/nftwire"},
-	"proxy":                   {"vip", "plane/reconcile", "plane/kernel", "internal/hostnet", "internal/netlink", "internal/backoff", "internal/sockets", "internal/sklookup", "internal/sockdiag", "internal/openfiles", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/mirror", "internal/logwriter", "internal/memlimit", "internal/parallel"},
+	"proxy":                   {"vip", "plane/reconcile", "plane/kernel", "internal/hostnet", "internal/netlink", "internal/backoff", "internal/sockets", "internal/sklookup", "internal/sockdiag", "internal/sockopt", "internal/openfiles", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/mirror", "internal/logwriter", "internal/memlimit", "internal/parallel"},
 	"sources/consul":          {"vip", "sources", "internal/backoff", "internal/consulclient", "internal/text", "internal/tomlfile", "internal/parallel"},
 }
 
