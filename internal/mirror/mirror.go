@@ -59,17 +59,25 @@ func Publish[K comparable, V any](name string, t table.Reader[K, V]) Published {
 func Into[K comparable, V any](name string, s Store[K, V]) Mirrored { return mirrored[K, V]{name, s} }
 
 // IntoOne is Into for a table of one row, which is never removed. Set gets each new version of it.
-func IntoOne[V any](name string, set func(*V)) Mirrored { return Into(name, one[V](set)) }
+func IntoOne[V any](name string, set func(*V)) Mirrored {
+	return IntoFunc[struct{}](name, func(rows []V) { set(&rows[len(rows)-1]) })
+}
 
-type one[V any] func(*V)
+// IntoFunc is Into for rows that are not kept: set gets those that are new or have changed, and at the beginning of each
+// connection all of them.
+func IntoFunc[K comparable, V any](name string, set func([]V)) Mirrored {
+	return Into(name, passed[K, V](set))
+}
 
-func (one[V]) KeyOf(*V) struct{} { return struct{}{} }
+type passed[K comparable, V any] func([]V)
 
-func (one[V]) All() iter.Seq2[struct{}, V] { return func(func(struct{}, V) bool) {} }
+func (passed[K, V]) KeyOf(*V) (none K) { return none }
 
-func (o one[V]) SetAll(rows []V) { o(&rows[len(rows)-1]) }
+func (passed[K, V]) All() iter.Seq2[K, V] { return func(func(K, V) bool) {} }
 
-func (one[V]) Delete(struct{}) bool { return false }
+func (p passed[K, V]) SetAll(rows []V) { p(rows) }
+
+func (passed[K, V]) Delete(K) bool { return false }
 
 type published[K comparable, V any] struct {
 	name  string

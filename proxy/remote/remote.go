@@ -45,10 +45,11 @@ type ClientOptions struct {
 type Client struct {
 	reconcile.Tidy
 
-	settings process.Settings
-	link     mirror.Client
-	changed  chan struct{} // has room for one; see Changed
-	events   eventSink
+	settings  process.Settings
+	link      mirror.Client
+	changed   chan struct{} // has room for one; see Changed
+	events    *event.Log
+	lastEvent uint64 // ID of the last one of the process
 
 	mu         sync.Mutex // not held while the process is asked
 	connected  bool       // since the last Check
@@ -65,11 +66,10 @@ var _ reconcile.Plane = (*Client)(nil)
 
 // NewClient returns a Client that connects once it runs.
 func NewClient(o ClientOptions) *Client {
-	c := &Client{settings: o.Settings, changed: make(chan struct{}, 1)}
-	c.events.add = o.Events.Add
+	c := &Client{settings: o.Settings, events: o.Events, changed: make(chan struct{}, 1)}
 	mirrored := []mirror.Mirrored{
 		mirror.IntoOne(process.TableRun, c.begin),
-		mirror.Into(process.TableEvents, &c.events),
+		mirror.IntoFunc[uint64](process.TableEvents, c.addEvents),
 	}
 	if o.Passive != nil {
 		mirrored = append(mirrored, mirror.Into(process.TablePassive, o.Passive))
@@ -289,25 +289,12 @@ func (c *Client) Report() process.Report {
 	return c.report
 }
 
-// eventSink adds the events of the process, each once. It is a mirror.Store without rows.
-type eventSink struct {
-	add  func(event.Event)
-	last uint64 // ID
-}
-
-func (e *eventSink) KeyOf(v *event.Event) uint64 { return v.ID }
-
-func (e *eventSink) All() iter.Seq2[uint64, event.Event] {
-	return func(func(uint64, event.Event) bool) {}
-}
-
-func (e *eventSink) SetAll(rows []event.Event) {
-	for _, r := range rows {
-		if r.ID > e.last {
-			e.last = r.ID
-			e.add(r)
+// addEvents adds the events of the process, each once.
+func (c *Client) addEvents(rows []event.Event) {
+	for _, e := range rows {
+		if e.ID > c.lastEvent {
+			c.lastEvent = e.ID
+			c.events.Add(e)
 		}
 	}
 }
-
-func (e *eventSink) Delete(uint64) bool { return false }
