@@ -43,18 +43,17 @@ func Main(ctx context.Context, o MainOptions) error {
 	slog.SetDefault(log) // for what has no log of its own, such as parallel.Recovered
 
 	memlimit.Apply()
-	begin, err := inherit(signaled, o, log)
+	s, l, err := inherit(signaled, o, log)
 	if err != nil {
 		return err
 	}
-	s := begin.server
 	defer s.Close()
-	log.Info("the proxy runs", "version", o.Version, "socket", begin.listener.Addr().String())
+	log.Info("the proxy runs", "version", o.Version, "socket", l.Addr().String())
 	notify(daemon.SdNotifyReady)
 	defer notify(daemon.SdNotifyStopping)
 
 	work, ctx := parallel.NewGroup(signaled)
-	work.Go(func() error { return s.Serve(ctx, begin.listener) })
+	work.Go(func() error { return s.Serve(ctx, l) })
 	work.Go(func() error { s.feedWatchdog(ctx); return nil })
 	work.Go(func() error {
 		idle := time.NewTicker(time.Second)
@@ -64,7 +63,7 @@ func Main(ctx context.Context, o MainOptions) error {
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-hangup:
-				if err := s.replace(ctx, begin.listener); err != nil {
+				if err := s.replace(ctx, l); err != nil {
 					log.Error("not replaced; this process goes on", "err", err)
 					continue
 				}
@@ -102,30 +101,23 @@ var (
 	errIdle     = errors.New("nothing to do")
 )
 
-// beginning is what a process begins with.
-type beginning struct {
-	server   *Server
-	listener net.Listener
-}
-
-// inherit returns what the process begins with: that of the one which it replaces, the socket of systemd, or a new one.
-func inherit(ctx context.Context, o MainOptions, log *slog.Logger) (beginning, error) {
-	if b, replaces, err := succeed(ctx, o, log); replaces {
-		return b, err
+// inherit returns what the process begins with, and the socket for the agent: those of the process which it replaces, the
+// socket of systemd, or a new one.
+func inherit(ctx context.Context, o MainOptions, log *slog.Logger) (s *Server, l net.Listener, err error) {
+	if s, l, err = succeed(ctx, o, log); s != nil || err != nil {
+		return s, l, err
 	}
 	set, problems := sockets.FromEnvironment()
 	for _, err := range problems {
 		log.Warn("inherited socket not used", "err", err)
 	}
-	b := beginning{server: New(Options{Version: o.Version, Log: log})}
-	if b.server.onDemand = set.Unclaimed() > 0; b.server.onDemand {
-		var err error
-		b.listener, err = set.ListenUnix(ctx, set.UnixPath(), socketMode)
-		return b, err
+	s = New(Options{Version: o.Version, Log: log})
+	if s.onDemand = set.Unclaimed() > 0; s.onDemand {
+		l, err = set.ListenUnix(ctx, set.UnixPath(), socketMode)
+	} else {
+		l, err = mirror.Listen(o.Socket, "proxy")
 	}
-	var err error
-	b.listener, err = mirror.Listen(o.Socket, "proxy")
-	return b, err
+	return s, l, err
 }
 
 // socketMode is that of the socket: only the user of both processes may connect, and root.

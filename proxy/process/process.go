@@ -11,8 +11,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -197,12 +199,7 @@ func (s *Server) methods() []mirror.Method {
 		mirror.Answer(AskActual, s.actual),
 		mirror.Answer(AskRetire, func(ctx context.Context, within time.Duration) (bool, error) { return true, s.retire(ctx, within) }),
 		mirror.Answer(AskReport, func(context.Context, bool) (Report, error) { return s.reportNow(), nil }),
-		mirror.Answer(AskKeys, func(context.Context, bool) ([]vip.FrontendKey, error) {
-			if t := s.Target(); t != nil {
-				return t.Keys(), nil
-			}
-			return nil, nil
-		}),
+		answer(s, AskKeys, func(_ context.Context, t *proxy.Target, _ bool) ([]vip.FrontendKey, error) { return t.Keys(), nil }),
 		mirror.Answer(AskConnections, s.connections),
 		answer(s, AskTotals, func(ctx context.Context, t *proxy.Target, _ bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
 			return t.Totals(ctx, func(vip.FrontendKey) bool { return true })
@@ -286,21 +283,21 @@ func (s *Server) actual(ctx context.Context, _ bool) (out []reconcile.Observed[v
 func (s *Server) connections(ctx context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	targets := slices.Collect(maps.Keys(s.drains))
+	if s.target != nil {
+		targets = append(targets, s.target)
+	}
 	out := map[netip.AddrPort]int{}
-	for t := range s.drains {
-		open, _ := t.Connections(ctx, key)
+	for _, t := range targets {
+		open, err := t.Connections(ctx, key)
+		if err != nil {
+			return nil, err
+		}
 		for addr, n := range open {
 			out[addr] += n
 		}
 	}
-	if s.target == nil {
-		return out, nil
-	}
-	open, err := s.target.Connections(ctx, key)
-	for addr, n := range open {
-		out[addr] += n
-	}
-	return out, err
+	return out, nil
 }
 
 // retire ends all listeners, and lets the open connections go on for some time.

@@ -175,16 +175,16 @@ func (s *Server) start(ctx context.Context, l net.Listener, far *os.File) error 
 	return nil
 }
 
-// succeed begins with what another process has left to this one. It returns false if there is none.
-func succeed(ctx context.Context, o MainOptions, log *slog.Logger) (b beginning, replaces bool, err error) {
+// succeed begins with what another process has left to this one. Without one, it returns nil.
+func succeed(ctx context.Context, o MainOptions, log *slog.Logger) (s *Server, l net.Listener, err error) {
 	count, set := os.LookupEnv(inheritVariable)
 	os.Unsetenv(inheritVariable)
 	if !set {
-		return b, false, nil
+		return nil, nil, nil
 	}
 	n, err := strconv.Atoi(count)
 	if err != nil || n < 2 {
-		return b, true, fmt.Errorf("%s=%s is not a number of descriptors", inheritVariable, count)
+		return nil, nil, fmt.Errorf("%s=%s is not a number of descriptors", inheritVariable, count)
 	}
 	fds := make([]int, 0, n)
 	for i := range n {
@@ -194,20 +194,20 @@ func succeed(ctx context.Context, o MainOptions, log *slog.Logger) (b beginning,
 	old := os.NewFile(uintptr(fds[0]), "old process")
 	own := os.NewFile(uintptr(fds[1]), "socket for the agent")
 	defer own.Close()
-	if b.listener, err = net.FileListener(own); err != nil {
+	if l, err = net.FileListener(own); err != nil {
 		old.Close()
-		return b, true, err
+		return nil, nil, err
 	}
 	inherited := &sockets.Set{Freebind: true}
 	for _, err := range inherited.Inherit(fds[2:]) {
 		log.Warn("inherited socket not used", "err", err)
 	}
-	b.server = New(Options{Version: o.Version, Sockets: inherited, Log: log})
-	if err := b.server.succeed(ctx, old); err != nil {
+	s = New(Options{Version: o.Version, Sockets: inherited, Log: log})
+	if err := s.succeed(ctx, old); err != nil {
 		old.Close()
-		return b, true, errors.Join(fmt.Errorf("replace the process: %w", err), b.server.Close())
+		return nil, nil, errors.Join(fmt.Errorf("replace the process: %w", err), s.Close())
 	}
-	return b, true, nil
+	return s, l, nil
 }
 
 // succeed makes the frontends of the old process, and returns once this one serves. It has them all, or fails.
