@@ -262,15 +262,10 @@ func (a *attempt) works(e *endpoint) {
 
 // failed records that the backend refused the client or did not answer.
 func (a *attempt) failed(e *endpoint, err error) {
-	a.record(e, err)
+	e.outlier.refused(err)
 	a.mu.Lock()
 	a.lost = e
 	a.mu.Unlock()
-}
-
-// record counts a failure of the backend.
-func (a *attempt) record(e *endpoint, err error) {
-	e.outlier.refused(err)
 }
 
 // end releases the client's affinity and its place in the service after its connection.

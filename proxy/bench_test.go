@@ -166,7 +166,7 @@ func BenchmarkStart(b *testing.B) {
 				}
 				least = min(least, processorTime(b)-start)
 				slab = slabBytes(b) - kernel
-				files = p.listening
+				files = int(p.listening.Load())
 				runtime.GC()
 				runtime.ReadMemStats(&after)
 				heap = after.HeapAlloc - before.HeapAlloc + after.StackInuse - before.StackInuse

@@ -5,7 +5,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,8 +37,6 @@ type dialing struct {
 	mu   sync.Mutex // held while it starts, so that nothing ends it before
 	sock *socket
 	done bool // one of the loop, cancel and dial handles the outcome
-
-	due atomic.Int64 // when alarm is called, by Target.now
 
 	// guarded by attempt.mu
 	rest     time.Duration // from the end of the delay to the timeout; 0: the delay has passed
@@ -82,7 +79,7 @@ func (d *dialing) end(why func() error) {
 	}
 	c := d.c
 	c.task(func() step {
-		switch won, err := d.outcome(why()); {
+		switch won, err := d.orLose(func() (bool, error) { return d.settle(why()) }); {
 		case won:
 			return connected
 		case err != nil:
@@ -154,11 +151,6 @@ func (d *dialing) begin() (added bool, err error) {
 	return true, err
 }
 
-// outcome takes in the end of the connect.
-func (d *dialing) outcome(err error) (won bool, _ error) {
-	return d.orLose(func() (bool, error) { return d.settle(err) })
-}
-
 // settle connects the client, or handles the error. It returns an error if other backends would fail,
 // too.
 func (d *dialing) settle(err error) (won bool, _ error) {
@@ -204,7 +196,7 @@ func (d *dialing) failed(err error) {
 	late := slices.Contains(a.slow, d)
 	a.mu.Unlock()
 	if late {
-		a.record(d.e, err)
+		d.e.outlier.refused(err)
 	} else {
 		a.failed(d.e, err)
 	}
@@ -229,15 +221,11 @@ func (d *dialing) start() {
 // wake calls alarm after a time.
 func (d *dialing) wake(after time.Duration) {
 	t := d.c.f.target
-	d.due.Store(t.now() + int64(after))
-	t.dials.add(d, d.due.Load())
+	t.dials.add(d, t.now()+int64(after))
 }
 
-// visit implements expirer.
-func (d *dialing) visit(now int64) (next int64, expired bool) {
-	next = d.due.Load()
-	return next, now >= next
-}
+// visit implements expirer. The time of the visit is that of the alarm.
+func (d *dialing) visit(int64) (next int64, expired bool) { return 0, true }
 
 // expire implements expirer.
 func (d *dialing) expire() { go d.alarm() }

@@ -37,7 +37,6 @@ type endpoint struct {
 
 	frontend *frontend
 	outlier  *outlier
-	user     int // the index in outlier.users; guarded by outliers.mu
 
 	gone  bool              // guarded by mu, as the next field
 	links map[link]struct{} // nil before the first one

@@ -60,26 +60,19 @@ func (t *throttle) pass(now int64, every time.Duration) bool {
 	return now >= next && t.next.CompareAndSwap(next, now+int64(every))
 }
 
-// mostListeners bounds the listeners to three quarters of the descriptors for traffic.
-func mostListeners(traffic int) int { return max(traffic/4*3, 1) }
-
-// reserveListener reserves the descriptor of a listening socket. It fails like an exhausted process
-// if listeners have used their part.
+// reserveListener reserves the descriptor of a listening socket. It fails like an exhausted process if listeners have used
+// three quarters of the descriptors for traffic.
 func (t *Target) reserveListener() error {
-	t.files.Lock()
-	defer t.files.Unlock()
-	if t.listening >= mostListeners(t.opts.Files) {
+	if t.listening.Add(1) > int64(max(t.opts.Files/4*3, 1)) {
+		t.listening.Add(-1)
 		return unix.EMFILE
 	}
-	t.listening++
 	t.capacity.most.Add(-1)
 	return nil
 }
 
 // releaseListener reverts reserveListener.
 func (t *Target) releaseListener() {
-	t.files.Lock()
-	defer t.files.Unlock()
-	t.listening--
+	t.listening.Add(-1)
 	t.capacity.most.Add(1)
 }

@@ -213,7 +213,7 @@ func TestListenersAreBounded(t *testing.T) {
 	expect.Equal(t, refused, len(batch)-192, "%d of %d are refused", refused, len(batch))
 	expect.Equal(t, b.capacity.most.Load(), 64, "descriptors for connections beside 192 listeners of 256")
 	must.Succeed(t, b.Apply(t.Context(), batch))
-	if b.listening != 0 || b.capacity.most.Load() != 256 {
-		t.Errorf("%d listeners counted, %d descriptors for connections after all are gone", b.listening, b.capacity.most.Load())
+	if b.listening.Load() != 0 || b.capacity.most.Load() != 256 {
+		t.Errorf("%d listeners counted, %d descriptors for connections after all are gone", b.listening.Load(), b.capacity.most.Load())
 	}
 }

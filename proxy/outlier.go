@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -102,23 +103,16 @@ func (o *outliers) join(e *endpoint, f *frontend, service vip.ServiceKey) {
 		x = &outlier{in: o, key: key}
 		o.m[key] = x
 	}
-	e.user = len(x.users)
 	x.users = append(x.users, e)
 	e.frontend, e.outlier, e.state.Avoid = f, x, &x.avoid
 }
 
-// part ends the use of an outlier by a closed endpoint. It costs O(1), however many frontends have the
-// address.
+// part ends the use of an outlier by a closed endpoint. It costs O(frontends of the service).
 func (o *outliers) part(e *endpoint) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	x := e.outlier
-	if n := len(x.users) - 1; e.user <= n && x.users[e.user] == e {
-		last := x.users[n]
-		x.users[e.user], last.user = last, e.user
-		x.users[n] = nil
-		x.users = x.users[:n]
-	}
+	x.users = slices.DeleteFunc(x.users, func(u *endpoint) bool { return u == e })
 	if len(x.users) > 0 || o.m[x.key] != x {
 		return
 	}

@@ -230,10 +230,7 @@ func TestUDPRepliesBySkLookup(t *testing.T) {
 				}
 			}
 		}
-		p.files.Lock()
-		got := p.listening
-		p.files.Unlock()
-		expect.Equal(t, got, 3, "sockets: one receives, and one replies for each frontend with sessions")
+		expect.Equal(t, p.listening.Load(), 3, "sockets: one receives, and one replies for each frontend with sessions")
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -108,8 +109,7 @@ type Target struct {
 	reporter    sync.WaitGroup // of the outliers
 	stop        func()         // ends it
 
-	files     sync.Mutex // guards listening
-	listening int        // descriptors of listeners
+	listening atomic.Int64 // descriptors of listeners
 
 	mu        sync.RWMutex // writers: Apply, Close
 	frontends map[vip.FrontendKey]*frontend
@@ -285,22 +285,17 @@ func (t *Target) Settle() {
 // Connections implements reconcile.Connections: TCP connections, including those being established,
 // and UDP sessions.
 func (t *Target) Connections(_ context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
-	return t.openOf(key, func(e *endpoint) int64 { return e.state.Open.Load() }), nil
-}
-
-// openOf counts connections and sessions of a frontend by backend.
-func (t *Target) openOf(key vip.FrontendKey, count func(*endpoint) int64) map[netip.AddrPort]int {
 	f := t.frontend(key)
 	if f == nil {
-		return nil
+		return nil, nil
 	}
 	open := make(map[netip.AddrPort]int)
 	for _, e := range f.backends.Load().all {
-		if n := count(e); n > 0 {
+		if n := e.state.Open.Load(); n > 0 {
 			open[e.addr] = int(n)
 		}
 	}
-	return open
+	return open, nil
 }
 
 // Close ends every connection and waits for all goroutines. The listening sockets stay open in other processes that

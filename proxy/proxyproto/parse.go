@@ -34,18 +34,14 @@ const prefixV1 = "PROXY "
 // requires.
 func Parse(b []byte) (Header, int, error) {
 	switch {
-	case hasPrefix(b, signature):
+	case bytes.HasPrefix(b, []byte(signature)):
 		return parseV2(b)
-	case hasPrefix(b, prefixV1):
+	case bytes.HasPrefix(b, []byte(prefixV1)):
 		return parseV1(b)
 	case strings.HasPrefix(signature, string(b)), strings.HasPrefix(prefixV1, string(b)):
 		return Header{}, 0, ErrIncomplete
 	}
 	return Header{}, 0, fmt.Errorf("%w: it begins with %q", ErrMalformed, b[:min(len(b), len(signature))])
-}
-
-func hasPrefix(b []byte, prefix string) bool {
-	return len(b) >= len(prefix) && string(b[:len(prefix)]) == prefix
 }
 
 func parseV1(b []byte) (Header, int, error) {
