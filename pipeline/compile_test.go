@@ -190,7 +190,7 @@ func TestSamePortOnOneAddress(t *testing.T) {
 func expectOwners(t *testing.T, w *world, want int) {
 	t.Helper()
 	got, losers := 0, len(w.compiler.owners.losing)
-	for l := range w.compiler.owners.byAddress.All() {
+	for _, l := range w.compiler.owners.byAddress {
 		got += len(l.owned)
 	}
 	if got != want || losers != 0 || len(w.compiler.owners.lost) != 0 {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/ironvip/ironvip/internal/table/keyed"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -15,10 +14,10 @@ import (
 // still requests the port. This holds for overlapping ranges as for equal ports. The audiences of the
 // same ports belong together: the service that has one has all.
 type portOwnership struct {
-	byAddress *keyed.Set[addressProtocol, addressOwnership] // with owned ports
-	losing    map[addressProtocol][]loser                   // in the order of their last try
-	lost      map[vip.ServiceKey][]vip.FrontendKey          // the frontends that each service waits for
-	taken     map[vip.ServiceKey]struct{}                   // services that lost ports to others since their last withdrawal
+	byAddress map[addressProtocol]*addressOwnership // with owned ports
+	losing    map[addressProtocol][]loser           // in the order of their last try
+	lost      map[vip.ServiceKey][]vip.FrontendKey  // the frontends that each service waits for
+	taken     map[vip.ServiceKey]struct{}           // services that lost ports to others since their last withdrawal
 }
 
 // addressProtocol selects the ports of one protocol at one address. Services contest ports only
@@ -34,7 +33,6 @@ func addressProtocolOf(key vip.FrontendKey) addressProtocol {
 
 // addressOwnership are the owned ports of one protocol at one address. They never overlap.
 type addressOwnership struct {
-	at    addressProtocol
 	owned []ownedPorts // by port
 }
 
@@ -51,7 +49,7 @@ type loser struct {
 
 func newPortOwnership() portOwnership {
 	return portOwnership{
-		byAddress: keyed.New(func(l *addressOwnership) addressProtocol { return l.at }),
+		byAddress: make(map[addressProtocol]*addressOwnership),
 		losing:    make(map[addressProtocol][]loser),
 		lost:      make(map[vip.ServiceKey][]vip.FrontendKey),
 		taken:     make(map[vip.ServiceKey]struct{}),
@@ -91,7 +89,7 @@ func (l *addressOwnership) exactly(key vip.FrontendKey) *ownedPorts {
 
 // held reports whether a service has the key.
 func (c *portOwnership) held(key vip.FrontendKey) bool {
-	l := c.byAddress.Get(addressProtocolOf(key))
+	l := c.byAddress[addressProtocolOf(key)]
 	if l == nil {
 		return false
 	}
@@ -106,7 +104,7 @@ func (c *portOwnership) met(key vip.FrontendKey) bool {
 
 // rivals returns the services other than k that own some of the key's ports.
 func (c *portOwnership) rivals(key vip.FrontendKey, k vip.ServiceKey) (rivals []ownedPorts) {
-	l := c.byAddress.Get(addressProtocolOf(key))
+	l := c.byAddress[addressProtocolOf(key)]
 	if l == nil {
 		return nil
 	}
@@ -122,10 +120,10 @@ func (c *portOwnership) rivals(key vip.FrontendKey, k vip.ServiceKey) (rivals []
 // take gives the key to k, and takes its ports from others. It also removes k's ownership of other
 // ports that overlap, because k has given them up.
 func (c *portOwnership) take(key vip.FrontendKey, k vip.ServiceKey) {
-	l := c.byAddress.Get(addressProtocolOf(key))
+	l := c.byAddress[addressProtocolOf(key)]
 	if l == nil {
-		l = &addressOwnership{at: addressProtocolOf(key)}
-		c.byAddress.Put(l)
+		l = &addressOwnership{}
+		c.byAddress[addressProtocolOf(key)] = l
 	}
 	first, last := ports(key)
 	if held := l.exactly(key); held != nil && held.service == k {
@@ -138,7 +136,7 @@ func (c *portOwnership) take(key vip.FrontendKey, k vip.ServiceKey) {
 
 // release removes k's ownership of the key, if any.
 func (c *portOwnership) release(key vip.FrontendKey, k vip.ServiceKey) {
-	l := c.byAddress.Get(addressProtocolOf(key))
+	l := c.byAddress[addressProtocolOf(key)]
 	if l == nil {
 		return
 	}
@@ -151,7 +149,7 @@ func (c *portOwnership) release(key vip.FrontendKey, k vip.ServiceKey) {
 		l.owned = slices.Delete(l.owned, from, to)
 	}
 	if len(l.owned) == 0 {
-		c.byAddress.Delete(l.at)
+		delete(c.byAddress, addressProtocolOf(key))
 	}
 }
 

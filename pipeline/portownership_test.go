@@ -199,8 +199,8 @@ func TestPortOwnershipOracle(t *testing.T) {
 		for h := range oracle {
 			c.release(h.key, h.service)
 		}
-		if c.byAddress.Len()+len(c.losing) != 0 {
-			t.Fatalf("left over: %v, %v", slices.Collect(c.byAddress.All()), c.losing)
+		if len(c.byAddress)+len(c.losing) != 0 {
+			t.Fatalf("left over: %v, %v", slices.Collect(maps.Keys(c.byAddress)), c.losing)
 		}
 	})
 }

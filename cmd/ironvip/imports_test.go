@@ -48,7 +48,7 @@ var layers = [][]string{
 }
 
 // stdlibOnly are the packages that import only the standard library and each other.
-var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/access", "internal/event", "internal/table", "internal/table/keyed", "internal/delayqueue", "internal/hostclock", "internal/workqueue",
+var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/access", "internal/event", "internal/table", "internal/delayqueue", "internal/hostclock", "internal/workqueue",
 	"internal/backoff", "internal/text", "internal/httpstop", "api/v1", "web", "packaging/image"}
 
 // only narrows the rule for packages that must stay independent of the machinery. A folder of

@@ -7,7 +7,7 @@
 // Setting and delivering a change costs O(1). A writer never waits for a reader.
 //
 // Rows are shared, not copied, and immutable: a change creates a new Row. A value contains its own
-// key, which is not stored again.
+// key.
 package table
 
 import (
@@ -15,8 +15,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/ironvip/ironvip/internal/table/keyed"
 )
 
 // Clock assigns revisions. Revisions of tables with the same clock are comparable. The zero Clock
@@ -86,7 +84,7 @@ type Table[K comparable, V any] struct {
 	equal func(a, b V) bool
 
 	mu         sync.Mutex
-	rows       *keyed.Set[K, node[V]]
+	rows       map[K]*node[V]
 	order      node[V]        // ring of live rows and tombstones by revision; the sentinel
 	tombstones []*node[V]     // tombstones in revision order, for bury
 	buried     map[K]*node[V] // the same by key; a key that returns removes its tombstone
@@ -105,8 +103,7 @@ type sum[V any] struct {
 	now int
 }
 
-// node is a row or a tombstone in the ring. Its row is immutable. A fleet has many nodes, so it
-// stores nothing twice: the value contains the key, and a tombstone is a node in buried.
+// node is a row or a tombstone in the ring, which is a node in buried. Its row is immutable.
 type node[V any] struct {
 	prev, next *node[V]
 	row        Row[V]
@@ -119,7 +116,7 @@ func New[K comparable, V any](clock *Clock, key func(*V) K, equal func(a, b V) b
 		clock:  clock,
 		key:    key,
 		equal:  equal,
-		rows:   keyed.New(func(n *node[V]) K { return key(&n.row.Value) }),
+		rows:   make(map[K]*node[V]),
 		buried: make(map[K]*node[V]),
 		ready:  make(chan struct{}),
 	}
@@ -185,7 +182,7 @@ func (t *Table[K, V]) SetAll(vs []V) {
 // put is Put for a new node. The caller holds mu.
 func (t *Table[K, V]) put(n *node[V]) *Row[V] {
 	k := t.key(&n.row.Value)
-	if former := t.rows.Get(k); former != nil {
+	if former := t.rows[k]; former != nil {
 		if t.equal != nil && t.equal(former.row.Value, n.row.Value) {
 			return &former.row
 		}
@@ -203,7 +200,7 @@ func (t *Table[K, V]) put(n *node[V]) *Row[V] {
 func (t *Table[K, V]) Touch(k K) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	former := t.rows.Get(k)
+	former := t.rows[k]
 	if former == nil {
 		return false
 	}
@@ -217,7 +214,7 @@ func (t *Table[K, V]) Touch(k K) bool {
 // caller holds mu.
 func (t *Table[K, V]) add(n *node[V]) {
 	t.append(n)
-	t.rows.Put(n)
+	t.rows[t.key(&n.row.Value)] = n
 	t.count(n, 1)
 	t.track(n, false)
 	t.wake()
@@ -227,11 +224,11 @@ func (t *Table[K, V]) add(n *node[V]) {
 func (t *Table[K, V]) Delete(k K) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	former := t.rows.Get(k)
+	former := t.rows[k]
 	if former == nil {
 		return false
 	}
-	t.rows.Delete(k)
+	delete(t.rows, k)
 	t.unlink(former)
 	t.count(former, -1)
 	if len(t.feeds) > 0 {
@@ -309,7 +306,7 @@ func (t *Table[K, V]) Get(k K) (v V, rev uint64, ok bool) {
 func (t *Table[K, V]) Row(k K) *Row[V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.rows.Get(k); n != nil {
+	if n := t.rows[k]; n != nil {
 		return &n.row
 	}
 	return nil
@@ -319,7 +316,7 @@ func (t *Table[K, V]) Row(k K) *Row[V] {
 func (t *Table[K, V]) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.rows.Len()
+	return len(t.rows)
 }
 
 // Sum implements Reader.
@@ -327,7 +324,7 @@ func (t *Table[K, V]) Sum(of func(*V) int) (now func() int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := &sum[V]{of: of}
-	for n := range t.rows.All() {
+	for _, n := range t.rows {
 		s.now += of(&n.row.Value)
 	}
 	t.sums = append(t.sums, s)
@@ -342,7 +339,7 @@ func (t *Table[K, V]) Sum(of func(*V) int) (now func() int) {
 func (t *Table[K, V]) Track(f func(v *V, deleted bool)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for n := range t.rows.All() {
+	for _, n := range t.rows {
 		f(&n.row.Value, false)
 	}
 	t.trackers = append(t.trackers, f)

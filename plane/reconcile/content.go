@@ -4,14 +4,13 @@ import (
 	"iter"
 
 	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/internal/table/keyed"
 )
 
-// content is the known content of the Target, by key. Values contain their keys and few have a fault, so a key without
-// a fault takes little more than a pointer to the row of the desired table.
+// content is the known content of the Target, by key. Few keys have a fault, so a key without one takes little more
+// than a pointer to the row of the desired table.
 type content[K comparable, V any] struct {
 	key     func(*V) K
-	rows    *keyed.Set[K, table.Row[V]]
+	rows    map[K]*table.Row[V]
 	faults  map[K]*fault
 	orphans map[K]struct{}
 }
@@ -33,14 +32,14 @@ type fault struct {
 func newContent[K comparable, V any](key func(*V) K) content[K, V] {
 	return content[K, V]{
 		key:     key,
-		rows:    keyed.New(func(r *table.Row[V]) K { return key(&r.Value) }),
+		rows:    make(map[K]*table.Row[V]),
 		faults:  make(map[K]*fault),
 		orphans: make(map[K]struct{}),
 	}
 }
 
 func (h content[K, V]) get(k K) (e entry[V], has bool) {
-	row := h.rows.Get(k)
+	row := h.rows[k]
 	if row == nil {
 		return e, false
 	}
@@ -54,8 +53,8 @@ func (h content[K, V]) entry(k K, row *table.Row[V]) entry[V] {
 
 // put stores the entry under its value's key.
 func (h content[K, V]) put(e entry[V]) {
-	h.rows.Put(e.row)
 	k := h.key(&e.row.Value)
+	h.rows[k] = e.row
 	if e.fault != nil {
 		h.faults[k] = e.fault
 	} else {
@@ -69,7 +68,7 @@ func (h content[K, V]) put(e entry[V]) {
 }
 
 func (h content[K, V]) drop(k K) {
-	h.rows.Delete(k)
+	delete(h.rows, k)
 	delete(h.faults, k)
 	delete(h.orphans, k)
 }
@@ -77,8 +76,7 @@ func (h content[K, V]) drop(k K) {
 // all yields every key, in no particular order. The content must not change meanwhile.
 func (h content[K, V]) all() iter.Seq2[K, entry[V]] {
 	return func(yield func(K, entry[V]) bool) {
-		for row := range h.rows.All() {
-			k := h.key(&row.Value)
+		for k, row := range h.rows {
 			if !yield(k, h.entry(k, row)) {
 				return
 			}
