@@ -260,7 +260,7 @@ func (c *Compile) compile(k vip.ServiceKey) {
 	}
 	undisputed := !clashes && !c.owners.lostPorts(k)
 	c.owners.withdraw(k)
-	now := c.drains.now()
+	now := c.drains.wall()
 	slow := c.starts.service(service)
 	for i := range frontends {
 		f := &frontends[i]
@@ -325,7 +325,7 @@ func (c *Compile) remove(k vip.ServiceKey) {
 	if former == nil {
 		return
 	}
-	c.letGo(k, former.Value.Frontends, nil, c.drains.now())
+	c.letGo(k, former.Value.Frontends, nil, c.drains.wall())
 	c.Compiled.Delete(k) // last: a reader that sees it gone sees its frontends gone or leaving
 }
 

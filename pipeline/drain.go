@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/hostclock"
 	"github.com/ironvip/ironvip/internal/keep"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
@@ -33,18 +33,19 @@ const idlePoll = time.Second
 // If another service takes over a leaving frontend, the frontend stays, and its endpoints continue
 // to leave beside the new ones. A leaving range of ports that overlaps a new frontend ends at once,
 // because it would reject the new frontend's clients. Leaving endpoints are kept in a DrainStore,
-// so that a restart neither shortens nor restarts a drain. Steps of the host's clock have no effect
-// on it either.
+// so that a restart neither shortens nor restarts a drain. The rows and the store have deadlines by
+// the wall clock. Within a run, the monotonic clock decides, which nobody sets.
 //
 // Compile's goroutine owns it.
 type drains struct {
 	o      *Options
-	owners *portOwnership // which frontends services have
-	clock  hostclock.Clock
+	owners *portOwnership     // which frontends services have
+	wall   func() vip.Instant // the time by the host's clock; tests set it
 
 	connections reconcile.Connections // nil: only the deadline ends a drain
 
 	leaving  delayqueue.Queue[vip.FrontendKey] // frontends with leaving endpoints, by their first deadline
+	until    map[vip.FrontendKey]deadlines     // of the endpoints of these, and of those in restored
 	poll     time.Time                         // when to query connections next; zero: nothing to query
 	timer    *time.Timer                       // fires at the first deadline or poll
 	restored map[vip.FrontendKey]vip.Frontend  // from before the restart, until their key is compiled
@@ -58,11 +59,15 @@ type drains struct {
 	renewed func(vip.ServiceKey)                        // called for services to compile, see renew
 }
 
+// deadlines are those of the leaving endpoints of a frontend.
+type deadlines map[netip.AddrPort]time.Time
+
 func newDrains(o *Options, owners *portOwnership, renewed func(vip.ServiceKey)) drains {
 	d := drains{
 		o:       o,
 		owners:  owners,
-		clock:   hostclock.New(hostclock.Host()),
+		wall:    func() vip.Instant { return vip.InstantOf(time.Now()) },
+		until:   make(map[vip.FrontendKey]deadlines),
 		timer:   time.NewTimer(time.Hour),
 		ranged:  make(ranged),
 		asked:   make(chan []question, 1),
@@ -112,7 +117,7 @@ func (d *drains) restore() map[string]bool {
 	}
 	d.restored = make(map[vip.FrontendKey]vip.Frontend)
 	names := make(map[string]bool, len(stored))
-	now := d.now()
+	now := d.wall()
 	for name, f := range stored {
 		names[name] = true
 		if name != f.Key.String() {
@@ -123,42 +128,10 @@ func (d *drains) restore() map[string]bool {
 		if f.Backends = unexpired(f.Backends, now); len(f.Backends) > 0 && f.Key.Addr.IsValid() {
 			d.keep.Set(kept)
 			d.restored[f.Key] = f
+			d.until[f.Key], _ = d.deadlinesOf(&f)
 		}
 	}
 	return names
-}
-
-// now returns the time, for deadlines. If the clock was set since the last call, it first moves the
-// existing deadlines by the same amount.
-func (d *drains) now() vip.Instant {
-	now, set := d.clock.Now()
-	if set != 0 {
-		d.move(set)
-	}
-	return now
-}
-
-// move moves all deadlines by the given duration, which may be negative.
-func (d *drains) move(by time.Duration) {
-	for key, f := range d.restored {
-		d.restored[key] = moved(f, by)
-	}
-	if d.leaving.Len() == 0 {
-		return
-	}
-	for key := range d.leaving.All() {
-		f, _, _ := d.o.Frontends.Get(key)
-		d.renew(moved(f, by))
-	}
-	d.o.Log.Info("the host's clock was set; drains keep the time that they had left", "by", by, "frontends", d.leaving.Len())
-}
-
-func moved(f vip.Frontend, by time.Duration) vip.Frontend {
-	f.Backends = slices.Clone(f.Backends)
-	for i := range f.Backends {
-		f.Backends[i].Leaving = f.Backends[i].Leaving.Add(by)
-	}
-	return f
 }
 
 // unexpired returns the endpoints with time left. It limits their deadlines, so that a clock set
@@ -189,7 +162,7 @@ func (d *drains) settle() {
 		switch {
 		case d.owners.held(key):
 		case d.owners.held(everyone), key.Ranged() && d.owners.met(key):
-			d.keep.Delete(key) // it would conflict with a live frontend
+			d.forget(key) // it would conflict with a live frontend
 		default:
 			d.set(f)
 		}
@@ -248,11 +221,12 @@ func withLeaving(f *vip.Frontend, before []vip.Endpoint, now vip.Instant) []vip.
 		}
 		e.Weight = 0
 		if e.Leaving.IsZero() {
+			if f.DrainTimeout <= 0 {
+				continue
+			}
 			e.Leaving = now.Add(f.DrainTimeout)
 		}
-		if e.Leaving.After(now) {
-			gone = append(gone, e)
-		}
+		gone = append(gone, e)
 	}
 	if len(gone) == 0 {
 		return f.Backends
@@ -276,12 +250,13 @@ func withoutReset(all []vip.Endpoint) []vip.Endpoint {
 func (d *drains) set(f vip.Frontend) *FrontendRow {
 	row := d.o.Frontends.Put(f)
 	d.ranged.add(f.Key)
-	first, leaves := firstDeadline(&f)
-	if !leaves {
+	until, first := d.deadlinesOf(&f)
+	if len(until) == 0 {
 		d.forget(f.Key)
 		return row
 	}
-	d.leaving.Set(f.Key, first.Time())
+	d.until[f.Key] = until
+	d.leaving.Set(f.Key, first)
 	if d.poll.IsZero() && d.connections != nil {
 		d.poll = time.Now().Add(idlePoll)
 	}
@@ -324,32 +299,45 @@ func (d *drains) drop(key vip.FrontendKey) {
 // forget records that nothing is leaving the frontend.
 func (d *drains) forget(key vip.FrontendKey) {
 	d.leaving.Drop(key)
+	delete(d.until, key)
 	d.keep.Delete(key)
 }
 
-// firstDeadline returns the earliest deadline of f's leaving endpoints.
-func firstDeadline(f *vip.Frontend) (first vip.Instant, leaves bool) {
+// deadlinesOf returns the deadlines of f's leaving endpoints, and the earliest one. An endpoint that
+// was leaving before keeps its deadline.
+func (d *drains) deadlinesOf(f *vip.Frontend) (all deadlines, first time.Time) {
+	now, wall, before := time.Now(), d.wall(), d.until[f.Key]
 	for _, e := range f.Backends {
-		if e.IsLeaving() && (!leaves || e.Leaving.Before(first)) {
-			first, leaves = e.Leaving, true
+		if !e.IsLeaving() {
+			continue
+		}
+		at, leaves := before[e.Addr]
+		if !leaves {
+			at = now.Add(e.Leaving.Sub(wall))
+		}
+		if all == nil {
+			all, first = deadlines{}, at
+		}
+		if all[e.Addr] = at; at.Before(first) {
+			first = at
 		}
 	}
-	return first, leaves
+	return all, first
 }
 
 // advance does what is due and sets the timer for what is next. A frontend that no service has is
 // deleted with its last endpoint. The cost is O(1) when nothing is due, O(log leaving frontends)
 // for each frontend at a deadline, and O(leaving endpoints) for each poll.
 func (d *drains) advance() {
-	now := d.now()
+	now := time.Now()
 	next, leaving := d.expire(now)
 	if !leaving {
 		d.poll = time.Time{}
 		d.timer.Stop()
 		return
 	}
-	if !d.poll.IsZero() && time.Until(d.poll) <= 0 {
-		d.poll = time.Now().Add(idlePoll)
+	if !d.poll.IsZero() && !now.Before(d.poll) {
+		d.poll = now.Add(idlePoll)
 		select {
 		case d.asked <- d.questions():
 		default: // the dataplane has not answered the last queries yet
@@ -357,22 +345,22 @@ func (d *drains) advance() {
 	}
 	wait := next.Sub(now)
 	if !d.poll.IsZero() {
-		wait = min(wait, time.Until(d.poll))
+		wait = min(wait, d.poll.Sub(now))
 	}
 	d.timer.Reset(wait)
 }
 
 // expire removes the endpoints with a passed deadline. It returns the next deadline, and whether
 // anything is still leaving.
-func (d *drains) expire(now vip.Instant) (next vip.Instant, leaving bool) {
+func (d *drains) expire(now time.Time) (next time.Time, leaving bool) {
 	for {
 		key, at, leaving := d.leaving.First()
-		if !leaving || at.After(now.Time()) {
-			return vip.InstantOf(at), leaving
+		if !leaving || at.After(now) {
+			return at, leaving
 		}
 		// This removes at least the endpoint with that deadline, so that the frontend has a later
 		// deadline or none.
-		d.takeOut(key, "drained until the deadline", func(e vip.Endpoint) bool { return !e.Leaving.After(now) })
+		d.takeOut(key, "drained until the deadline", func(e vip.Endpoint) bool { return !d.until[key][e.Addr].After(now) })
 	}
 }
 

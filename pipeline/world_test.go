@@ -19,7 +19,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/hostclock"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/pipeline/pipelinetest"
@@ -112,11 +111,7 @@ func (w *world) run() *world {
 	w.t.Cleanup(func() { w.stop() })
 	p := New(w.options())
 	w.compiler = p.Compile
-	host := hostclock.Host()
-	w.compiler.drains.clock = hostclock.New(func() (vip.Instant, time.Duration) {
-		now, steady := host()
-		return now.Add(time.Duration(w.clockSet.Load())), steady
-	})
+	w.compiler.drains.wall = func() vip.Instant { return vip.InstantOf(time.Now()).Add(time.Duration(w.clockSet.Load())) }
 	w.stages.Go(func() {
 		if err := p.Run(ctx); !errors.Is(err, context.Canceled) {
 			w.t.Errorf("the pipeline ended with %v", err)
@@ -164,7 +159,7 @@ func (w *world) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// setClock sets the clock for deadlines. expect uses the clock that is never set.
+// setClock sets the host's clock. expect uses the clock that is never set.
 func (w *world) setClock(by time.Duration) { w.clockSet.Add(int64(by)) }
 
 // changedRows returns the number of frontends that changed since the last call.

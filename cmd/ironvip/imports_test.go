@@ -42,13 +42,13 @@ var layers = [][]string{
 	{"fleet/consulkv"},
 	{"internal/connlimit"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/sockdiag", "internal/firewall", "internal/keep", "internal/mirror", "internal/metric"},
-	{"internal/access", "internal/table", "internal/event", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/parallel", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sklookup", "internal/sockopt", "internal/httpstop", "internal/logwriter", "internal/memlimit"},
+	{"internal/access", "internal/table", "internal/event", "internal/delayqueue", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/parallel", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sklookup", "internal/sockopt", "internal/httpstop", "internal/logwriter", "internal/memlimit"},
 	{"api/v1"},
 	{"vip"},
 }
 
 // stdlibOnly are the packages that import only the standard library and each other.
-var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/access", "internal/event", "internal/table", "internal/delayqueue", "internal/hostclock", "internal/workqueue",
+var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/access", "internal/event", "internal/table", "internal/delayqueue", "internal/workqueue",
 	"internal/backoff", "internal/text", "internal/httpstop", "api/v1", "web", "packaging/image"}
 
 // only narrows the rule for packages that must stay independent of the machinery. A folder of
