@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/table"
@@ -65,10 +66,12 @@ type Allocate struct {
 	unstored queue // services without an answer because of the store
 	reassign queue // services to assign whatever they hold: recalled, or the configuration changed
 	releases releases
-	retry    *backoff
-	stored   bool // the store accepted something since the last pace
-	refused  bool // the store rejected something since the last pace
-	down     bool // it is logged that the store can't be written
+	retry    backoff.Backoff
+	again    <-chan time.Time // delivers when the next retry is due; nil: none is scheduled
+	stored   bool             // the store accepted something since the last pace
+	refused  bool             // the store rejected something since the last pace
+	failing  bool             // something remained to be retried at the last pace
+	down     bool             // it is logged that the store can't be written
 }
 
 type serviceRow = table.Row[vip.Service]
@@ -79,7 +82,7 @@ type queue = workqueue.Queue[vip.ServiceKey]
 // newAllocate returns a stage that does nothing until Run. Allocations is not Ready before Run has
 // answered every service of a Ready services table.
 func newAllocate(o Options) *Allocate {
-	return &Allocate{Options: o, ready: o.Allocations.Initializer(), retry: newBackoff()}
+	return &Allocate{Options: o, ready: o.Allocations.Initializer(), retry: backoff.Backoff{Lo: 100 * time.Millisecond, Hi: 10 * time.Second}}
 }
 
 // Run allocates until the context ends and returns its error.
@@ -94,7 +97,7 @@ func (a *Allocate) Run(ctx context.Context) error {
 	freed := a.Allocator.Freed()
 	reconfigured := a.Allocator.Reconfigured()
 
-	settled := false
+	settled, due := false, false
 	var ask queue // of one iteration
 	for ctx.Err() == nil {
 		servicesReady := a.Services.Ready()
@@ -131,7 +134,13 @@ func (a *Allocate) Run(ctx context.Context) error {
 			retries = append(retries, k)
 			ask.Add(k)
 		}
-		if a.retry.due() {
+		select {
+		case <-a.again:
+			a.again, due = nil, true
+		default:
+		}
+		if due {
+			due = false
 			for k := range a.unstored.All() {
 				ask.Add(k)
 			}
@@ -164,7 +173,8 @@ func (a *Allocate) Run(ctx context.Context) error {
 		case <-freed:
 		case <-reconfigured:
 		case <-recalls:
-		case <-a.retry.C():
+		case <-a.again:
+			a.again, due = nil, true
 		}
 	}
 	return ctx.Err()
@@ -293,7 +303,7 @@ func (a *Allocate) release(ctx context.Context) {
 			}
 			a.refused = true
 			a.releases.again(gone[i].Service, gone[i].Cooldown)
-			if refused++; refused == 1 && ctx.Err() == nil && !a.retry.failing() {
+			if refused++; refused == 1 && ctx.Err() == nil && !a.failing {
 				a.Log.Error("release what a deleted service held, to be tried again", "service", gone[i].Service, "err", err)
 			}
 		}
@@ -308,11 +318,14 @@ func (a *Allocate) release(ctx context.Context) {
 // soon.
 func (a *Allocate) pace() {
 	open, stored, refused := a.unstored.Len()+a.releases.len(), a.stored, a.refused
-	a.stored, a.refused = false, false
-	if stored {
-		a.retry.set(false)
+	a.stored, a.refused, a.failing = false, false, open > 0
+	if stored || open == 0 {
+		a.retry.Reset()
+		a.again = nil
 	}
-	a.retry.set(open > 0)
+	if open > 0 && a.again == nil {
+		a.again = time.After(a.retry.Next())
+	}
 	switch {
 	case refused && !stored && !a.down:
 		a.down = true
