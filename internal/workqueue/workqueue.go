@@ -4,73 +4,53 @@
 // lock: its owner adds keys, waits for Some if it has to, and takes them.
 package workqueue
 
-import "iter"
+import (
+	"container/list"
+	"iter"
+)
 
-// Queue holds each key once. Every method costs O(1), amortized. The zero Queue is empty and ready
-// to use. An empty Queue keeps no memory of a large number of former keys. It is not safe for
-// concurrent use.
+// Queue holds each key once. Every method costs O(1). The zero Queue is empty and ready to use. An
+// empty Queue keeps no memory of a large number of former keys. It is not safe for concurrent use, and
+// must not be copied after its first use.
 type Queue[K comparable] struct {
-	live  map[K]uint64 // the number of each key's item
-	items []item[K]    // in order; one with another number than live was taken or removed
-	first int          // of items that may be live
-	next  uint64
-	some  chan struct{} // see Some; nil until it is called
+	places map[K]*list.Element
+	keys   list.List     // of K, in order
+	most   int           // the largest number of keys since places was made
+	some   chan struct{} // see Some; nil until it is called
 }
 
-// keep bounds the items for which an empty queue keeps room. A map never shrinks, so the keys of a
+// keep bounds the keys for which an empty queue keeps room. A map never shrinks, so the keys of a
 // start would stay allocated for ever.
 const keep = 1024
-
-type item[K comparable] struct {
-	key    K
-	number uint64
-}
 
 // Add adds k at the end. A key that is in the queue keeps its place.
 func (q *Queue[K]) Add(k K) {
 	if q.Has(k) {
 		return
 	}
-	if q.live == nil {
-		q.live = make(map[K]uint64)
+	if q.places == nil {
+		q.places = make(map[K]*list.Element)
 	}
-	if len(q.live) == 0 {
-		q.items, q.first = q.items[:0], 0
-		if q.some != nil {
-			close(q.some)
-		}
+	if len(q.places) == 0 && q.some != nil {
+		close(q.some)
 	}
-	if len(q.items) >= 2*len(q.live)+16 {
-		q.compact()
-	}
-	q.next++
-	q.live[k] = q.next
-	q.items = append(q.items, item[K]{k, q.next})
-}
-
-// compact drops the items that were taken or removed.
-func (q *Queue[K]) compact() {
-	kept := q.items[:0]
-	for _, i := range q.items[q.first:] {
-		if q.live[i.key] == i.number {
-			kept = append(kept, i)
-		}
-	}
-	clear(q.items[len(kept):])
-	q.items, q.first = kept, 0
+	q.places[k] = q.keys.PushBack(k)
+	q.most = max(q.most, len(q.places))
 }
 
 // Remove removes k. It does nothing if k is not in the queue.
 func (q *Queue[K]) Remove(k K) {
-	if !q.Has(k) {
+	place := q.places[k]
+	if place == nil {
 		return
 	}
-	delete(q.live, k)
-	if len(q.live) > 0 {
+	q.keys.Remove(place)
+	delete(q.places, k)
+	if len(q.places) > 0 {
 		return
 	}
-	if cap(q.items) > keep {
-		q.live, q.items, q.first = nil, nil, 0
+	if q.most > keep {
+		q.places, q.most = nil, 0
 	}
 	if q.some != nil {
 		q.some = make(chan struct{})
@@ -86,18 +66,14 @@ func (q *Queue[K]) Take() (k K, ok bool) {
 	return k, false
 }
 
-// All iterates over the keys in order. Keys may be removed meanwhile, and not added.
+// All iterates over the keys in order. The loop body may remove its key, and no others, and may not
+// add keys.
 func (q *Queue[K]) All() iter.Seq[K] {
 	return func(yield func(K) bool) {
-		for n := q.first; n < len(q.items); n++ {
-			i := q.items[n]
-			if q.live[i.key] != i.number {
-				if n == q.first {
-					q.first++
-				}
-				continue
-			}
-			if !yield(i.key) {
+		for place := q.keys.Front(); place != nil; {
+			k := place.Value.(K)
+			place = place.Next()
+			if !yield(k) {
 				return
 			}
 		}
@@ -105,20 +81,17 @@ func (q *Queue[K]) All() iter.Seq[K] {
 }
 
 // Has reports whether k is in the queue.
-func (q *Queue[K]) Has(k K) bool {
-	_, there := q.live[k]
-	return there
-}
+func (q *Queue[K]) Has(k K) bool { return q.places[k] != nil }
 
 // Len returns the number of keys.
-func (q *Queue[K]) Len() int { return len(q.live) }
+func (q *Queue[K]) Len() int { return len(q.places) }
 
 // Some returns a channel that is closed while the queue has a key. It is replaced when the last key
 // goes.
 func (q *Queue[K]) Some() <-chan struct{} {
 	if q.some == nil {
 		q.some = make(chan struct{})
-		if len(q.live) > 0 {
+		if len(q.places) > 0 {
 			close(q.some)
 		}
 	}

@@ -64,30 +64,6 @@ func TestSomeIsClosedByTheFirstKey(t *testing.T) {
 	}
 }
 
-// A queue that is never empty keeps memory for its own keys only, and one that is used again and
-// again allocates nothing.
-func TestQueueReusesItsMemory(t *testing.T) {
-	var q Queue[int]
-	q.Add(-1)
-	for i := range 10_000 {
-		q.Add(i)
-		q.Take()
-	}
-	if n := cap(q.items); n > 64 {
-		t.Errorf("memory for %d items with one key", n)
-	}
-	if n := testing.AllocsPerRun(100, func() {
-		for i := range 10 {
-			q.Add(i)
-		}
-		for q.Len() > 0 {
-			q.Take()
-		}
-	}); n > 0 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
 // An empty queue keeps no memory of many former keys.
 func TestEmptyQueueIsSmall(t *testing.T) {
 	var q Queue[int]
@@ -100,8 +76,8 @@ func TestEmptyQueueIsSmall(t *testing.T) {
 				t.Fatalf("took %d, %v, want %d", got, ok, k)
 			}
 		}
-		if q.live != nil || q.items != nil {
-			t.Errorf("room for %d items is kept", cap(q.items))
+		if q.places != nil {
+			t.Error("room for former keys is kept")
 		}
 	}
 }
