@@ -23,7 +23,7 @@ func TestCleanWithoutRights(t *testing.T) {
 	clean := func() result { return h.as(nobody, nil, "dataplane", "clean", "--config", h.dir) }
 	h.belongsTo(nobody)
 	r := clean()
-	if r.code != 7 || !strings.Contains(r.stderr, "look for what an agent left") || !strings.Contains(r.stderr, "CAP_NET_ADMIN") || r.stdout != "" {
+	if r.code != 7 || !strings.Contains(r.stderr, "look for what was left") || !strings.Contains(r.stderr, "CAP_NET_ADMIN") || r.stdout != "" {
 		t.Errorf("without rights: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 	if err := os.Chown(filepath.Join(h.dir, "state", "ironvip.db"), 0, 0); err != nil {

@@ -267,9 +267,9 @@ func TestKubernetes(t *testing.T) {
 // annotations: invalid ones are reported on the Service, and have no other effect.
 func (k *kube) annotations(vip string, four []netip.Addr) {
 	k.t.Helper()
-	for times := range 2 {
+	for range 2 {
 		k.cluster.Patch(k.t, services+"web", `{"metadata": {"annotations": {"ironvip.io/schedular": "rr"}}}`)
-		k.hasEvent("web", "BadAnnotation", `"ironvip.io/scheduler"`, times+1)
+		k.hasEvent("web", "BadAnnotation", `"ironvip.io/scheduler"`, 1)
 		k.status("WARN", "sources", "kubernetes")
 		k.reaches(k.lab.Client, "tcp", vip, 80, "backend2")
 		k.cluster.Patch(k.t, services+"web", `{"metadata": {"annotations": {"ironvip.io/schedular": null, "ironvip.io/scheduler": "wlc"}}}`)
