@@ -14,6 +14,7 @@ var (
 	familyHealth          = healthMetrics.Gauge("backend_health_status", "1: the observed health of the backend: unknown, healthy, unhealthy, unchecked or ejected.", "service", "backend", "health")
 	familyConnectFailures = healthMetrics.Counter("backend_connect_failures_total", "Connects to the backend that were refused or timed out, and UDP refusals.", "service", "backend")
 	familyEarlyResets     = healthMetrics.Counter("backend_early_resets_total", "Connections that the backend reset before its first byte.", "service", "backend")
+	familyUnanswered      = healthMetrics.Counter("backend_unanswered_total", "Connections that ended without a byte of the backend, while other backends answered their clients.", "service", "backend")
 	familyRetries         = healthMetrics.Counter("backend_retries_total", "Clients that were sent to another backend after a connect to this one failed or was slow.", "service", "backend")
 	familyEjections       = healthMetrics.Counter("backend_ejections_total", "Times that the proxy ejected the backend because connections of clients failed.", "service", "backend")
 	familyTargets         = healthMetrics.Gauge("health_targets", "Distinct probes of this host: an address with a check.")
@@ -91,6 +92,7 @@ func addFailures(w *metric.Writer, of map[vip.PassiveKey]reconcile.Failures, vie
 	}
 	w.Add(familyConnectFailures, float64(n.Connects), service, b.ID())
 	w.Add(familyEarlyResets, float64(n.Resets), service, b.ID())
+	w.Add(familyUnanswered, float64(n.Unanswered), service, b.ID())
 	w.Add(familyRetries, float64(n.Retries), service, b.ID())
 	w.Add(familyEjections, float64(n.Ejections), service, b.ID())
 }

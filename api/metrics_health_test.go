@@ -19,7 +19,7 @@ func TestHealthMetrics(t *testing.T) {
 	w.health.Set(vip.BackendHealth{Backend: oneBackend.Key(serviceNo(2)), Checks: []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: vip.Unhealthy}}})
 	d := w.deps()
 	d.Proxy = func() *proxy.Report {
-		return &proxy.Report{Failures: map[vip.PassiveKey]reconcile.Failures{passiveKey(serviceNo(2)): {Connects: 9, Resets: 8, Retries: 7, Ejections: 6}}}
+		return &proxy.Report{Failures: map[vip.PassiveKey]reconcile.Failures{passiveKey(serviceNo(2)): {Connects: 9, Resets: 8, Unanswered: 5, Retries: 7, Ejections: 6}}}
 	}
 	durations := probe.NewDurations()
 	for _, took := range []time.Duration{time.Millisecond, time.Second, 2 * time.Minute} {
@@ -49,6 +49,7 @@ func TestHealthMetrics(t *testing.T) {
 		}
 		for _, series := range []string{
 			`ironvip_backend_connect_failures_total{backend="10.0.0.1:80",service="s2"} 9`, `ironvip_backend_early_resets_total{backend="10.0.0.1:80",service="s2"} 8`,
+			`ironvip_backend_unanswered_total{backend="10.0.0.1:80",service="s2"} 5`,
 			`ironvip_backend_retries_total{backend="10.0.0.1:80",service="s2"} 7`, `ironvip_backend_ejections_total{backend="10.0.0.1:80",service="s2"} 6`,
 			`ironvip_backend_health_status{backend="10.0.0.1:80",health="healthy",service="s1"} 1`,
 			`ironvip_backend_health_status{backend="10.0.0.1:80",health="unhealthy",service="s2"} 1`} {

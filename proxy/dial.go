@@ -316,6 +316,7 @@ func (d *dialing) win() (bool, error) {
 	}
 	c.tallies = c.f.tallies(d.e)
 	c.tallies.connected()
+	c.before = d.e.compare()
 	a.works(d.e)
 	return true, nil
 }

@@ -35,6 +35,9 @@ type endpoint struct {
 	state pick.State
 	tally tally
 
+	answers answers
+	streak  streak // guarded by outliers.mu
+
 	frontend *frontend
 	outlier  *outlier
 

@@ -41,6 +41,8 @@ type frontend struct {
 	turn     atomic.Uint64
 	backends atomic.Pointer[backends]
 	tally    tally
+	answers  answers
+	pace     pace
 }
 
 // backends is the set from which a frontend chooses. It is immutable; an update replaces it.

@@ -20,8 +20,8 @@ import (
 const (
 	ejectFirst = 500 * time.Millisecond
 	ejectMost  = 5 * time.Second
-	// lostMost is the longest backoff of a backend that accepts connections and resets them: each client that tries it is
-	// lost.
+	// lostMost is the longest backoff of a backend that accepts connections, and resets them or answers nobody: each
+	// client that tries it is lost.
 	lostMost = 30 * time.Second
 )
 
@@ -36,11 +36,21 @@ const calmTime = time.Minute
 // tries it, for example because the service has no clients.
 const unseenTime = time.Minute
 
+// stage is how far a connection to a backend gets.
+type stage uint8
+
+const (
+	accepted stage = iota
+	closed         // by the backend, in order
+	answered       // with a byte
+)
+
 // outlier is what the connections of clients show of one address of a service. The endpoints of all
 // frontends of the service with this address share it.
 //
-// One failed connect ejects a backend, and so do resetsToEject early resets in a row. The scheduler then
-// skips it for a backoff. After that, one client at a time tries it: if the connection works, the ejection ends, otherwise it goes on with a
+// One failed connect ejects a backend, and so do resetsToEject early resets in a row, or a streak of
+// clients that got no answer (see streak). The scheduler then skips it for a backoff. After that, one
+// client at a time tries it: if the connection works, the ejection ends, otherwise it goes on with a
 // longer backoff. At most half of the usable backends of a frontend are skipped. The connection of a
 // backend that works costs a few atomic operations.
 //
@@ -58,16 +68,16 @@ type outlier struct {
 	connectTime atomic.Int64 // mean of the last few connects; 0: none was answered yet
 	lastConnect atomic.Int64 // when a connect was last answered, by Target.now
 
-	connectFailures, earlyResets, retries, ejections atomic.Uint64
+	connectFailures, earlyResets, unanswered, retries, ejections atomic.Uint64
 
 	// guarded by outliers.mu
 	users    []*endpoint // those with this address
 	ejected  bool
 	doubted  bool
-	witness  bool // a connect without an answer will show more
-	lossy    bool // ejected because it resets what it accepts: a connect is no proof that it works
-	resets   int  // in a row
-	backoff  int  // how often in a row it was skipped
+	witness  bool  // a connect without an answer will show more
+	proof    stage // what a connection must reach to end the ejection
+	resets   int   // in a row
+	backoff  int   // how often in a row it was skipped
 	worked   int64
 	since    vip.Instant // of the present health
 	until    vip.Instant
@@ -180,7 +190,7 @@ func (x *outlier) refused(err error) {
 	x.connectFailures.Add(1)
 	x.in.mu.Lock()
 	defer x.in.mu.Unlock()
-	x.fail(reasonOfConnect(err), false)
+	x.fail(reasonOfConnect(err), accepted)
 }
 
 // reset takes in a connection that the backend reset before its first byte.
@@ -190,7 +200,7 @@ func (x *outlier) reset() {
 	defer x.in.mu.Unlock()
 	const reason = "reset before the first byte"
 	if x.resets++; x.resets >= resetsToEject || x.ejected {
-		x.fail(reason, true)
+		x.fail(reason, closed)
 	} else {
 		x.fails(reason)
 	}
@@ -259,7 +269,7 @@ func (x *outlier) connected() {
 	}
 	x.in.mu.Lock()
 	defer x.in.mu.Unlock()
-	if !x.lossy {
+	if x.proof == accepted {
 		x.readmit()
 	}
 }
@@ -271,7 +281,9 @@ func (x *outlier) closed() {
 	}
 	x.in.mu.Lock()
 	defer x.in.mu.Unlock()
-	x.readmit()
+	if x.proof <= closed {
+		x.readmit()
+	}
 }
 
 // answered takes in the first byte of a connection's backend.
@@ -287,6 +299,9 @@ func (x *outlier) answered() {
 	x.readmit()
 	x.good.Store(true)
 	x.resets = 0
+	for _, e := range x.users {
+		e.streak = streak{}
+	}
 	if x.since == 0 {
 		x.since = vip.InstantOf(time.Now())
 		x.note()
@@ -304,9 +319,9 @@ func (x *outlier) fails(reason string) bool {
 	return true
 }
 
-// fail takes in a failed connection, and ejects the backend if it may: until a connect succeeds, or, with
-// lossy, until a connection is answered or ended in order. The caller holds mu.
-func (x *outlier) fail(reason string, lossy bool) {
+// fail takes in a failed connection, and ejects the backend if it may, until a connection reaches the
+// stage. The caller holds mu.
+func (x *outlier) fail(reason string, proof stage) {
 	if !x.fails(reason) {
 		return
 	}
@@ -328,12 +343,12 @@ func (x *outlier) fail(reason string, lossy bool) {
 		return // it began before the ejection, or found no other backend
 	}
 	most := ejectMost
-	if lossy {
+	if proof != accepted {
 		most = lostMost
 	}
 	wait := min(ejectFirst<<min(x.backoff, 10), most)
 	x.backoff++
-	x.lossy = lossy
+	x.proof = proof
 	x.avoid.Store(now + int64(wait))
 	x.until = vip.InstantOf(time.Now().Add(wait))
 	x.reason = reason
@@ -366,7 +381,7 @@ func (x *outlier) readmit() {
 	if x.trust(); !x.ejected {
 		return
 	}
-	x.ejected, x.lossy, x.resets = false, false, 0
+	x.ejected, x.proof, x.resets = false, accepted, 0
 	x.since, x.until, x.reason = 0, 0, ""
 	x.worked = x.in.now()
 	x.avoid.Store(0)

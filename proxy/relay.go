@@ -108,6 +108,9 @@ func (c *connection) pump(d, back *direction) {
 func (c *connection) ends(d, back *direction, readErr, writeErr error) {
 	d.readErr, d.writeErr = readErr, writeErr
 	d.release(c.f.target.pipes)
+	if d == &c.up && writeErr == nil && (readErr == nil || isReset(readErr)) {
+		c.givesUp()
+	}
 	switch {
 	case readErr == nil && writeErr == nil && (back.finished.Load() || !d.src.broken && back.writeErr == nil || !d.src.dead()):
 		d.finished.Store(true)
@@ -242,5 +245,7 @@ func (c *connection) judge() {
 		c.endpoint.outlier.reset()
 	case c.down.finished.Load():
 		c.endpoint.outlier.closed()
+	case c.up.finished.Load():
+		c.givesUp()
 	}
 }

@@ -92,7 +92,7 @@ func (o *outliers) failures() map[vip.PassiveKey]reconcile.Failures {
 	defer o.mu.Unlock()
 	out := make(map[vip.PassiveKey]reconcile.Failures)
 	for key, x := range o.m {
-		f := reconcile.Failures{Last: x.failed, Reason: x.failure, Connects: x.connectFailures.Load(), Resets: x.earlyResets.Load(), Retries: x.retries.Load(), Ejections: x.ejections.Load()}
+		f := reconcile.Failures{Last: x.failed, Reason: x.failure, Connects: x.connectFailures.Load(), Resets: x.earlyResets.Load(), Unanswered: x.unanswered.Load(), Retries: x.retries.Load(), Ejections: x.ejections.Load()}
 		if f != (reconcile.Failures{}) {
 			out[key] = f
 		}

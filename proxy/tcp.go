@@ -205,7 +205,7 @@ type connection struct {
 	endpoint *endpoint
 	tallies  tallies
 	activity
-	answered atomic.Bool // by the backend, with at least a byte
+	request
 
 	io             sync.Mutex // guards the next ones. Locks of attempts are taken before it
 	client, server *socket    // server is nil until it is connected
@@ -231,15 +231,11 @@ func (c *connection) become(server *socket, e *endpoint) {
 
 // in and out count bytes passed on to the backend and to the client.
 func (c *connection) in(bytes int) {
-	c.used()
+	c.asks(c.used())
 	c.tallies.in(bytes)
 }
 
 func (c *connection) out(bytes int) {
-	c.used()
-	if !c.answered.Load() {
-		c.answered.Store(true)
-		c.endpoint.outlier.answered()
-	}
+	c.getsAnswer(c.used())
 	c.tallies.out(bytes)
 }

@@ -8,8 +8,12 @@ type activity struct {
 	half atomic.Bool  // one side has ended its direction
 }
 
-// used records that bytes were passed on.
-func (c *connection) used() { c.last.Store(c.f.target.now()) }
+// used records that bytes were passed on, and returns the time.
+func (c *connection) used() int64 {
+	now := c.f.target.now()
+	c.last.Store(now)
+	return now
+}
 
 // watch starts the timeouts of an established connection. The caller ends them with timeouts.remove.
 func (c *connection) watch() {
