@@ -25,7 +25,7 @@ import (
 func (a *agent) newPipeline(cfg *configs.Config) {
 	a.probes = newHealth(a, cfg)
 	var together func(a, b vip.FrontendKey) int
-	if a.ranBefore(configs.ModeProxy) {
+	if a.plane().about.Mode != configs.ModeProxy && a.ranBefore(configs.ModeProxy) {
 		together = a.together(configs.ModeProxy)
 	}
 	a.pipeline = pipeline.New(pipeline.Options{
