@@ -10,6 +10,7 @@ import (
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/inherit"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -35,7 +36,7 @@ func TestDrain(t *testing.T) {
 	_, session, err := held.ReadFromUDPAddrPort(buf)
 	must.Succeed(t, err)
 
-	next := must.Get(first.Next())(t)
+	next := inherit.From(t, first)
 	drained := make(chan struct{})
 	go func() { defer close(drained); old.Drain(context.Background()) }()
 	waiting := dial(t, tcp) // in the accept queue, until the next Target accepts

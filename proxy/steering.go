@@ -90,12 +90,7 @@ func (s *steering) adopt() error {
 	if err != nil {
 		return err
 	}
-	if err := s.target.opts.Sockets.AddBPF(files); err != nil {
-		for _, f := range files {
-			f.Close()
-		}
-		return err
-	}
+	s.target.opts.Sockets.AddBPF(files)
 	s.files = files
 	return nil
 }

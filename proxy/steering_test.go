@@ -20,6 +20,7 @@ import (
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/inherit"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/wait"
@@ -294,7 +295,7 @@ func TestClientsWaitForTheNextProcess(t *testing.T) {
 	first.must(onVIP(asked, vip.RoundRobin, u))
 	mustAsk(t, udpClient(t, asked), "x")
 	for range 3 { // each process has a next one
-		next := must.Get(set.Next())(t)
+		next := inherit.From(t, set)
 		first.Close()
 		var clients []<-chan string
 		for _, key := range keys {
@@ -328,7 +329,7 @@ func TestSuccessorWaitsUntilItIsSettled(t *testing.T) {
 	set := &sockets.Set{Freebind: true}
 	first := newSteered(t, Options{Sockets: set})
 	first.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("first"))))
-	next := must.Get(set.Next())(t)
+	next := inherit.From(t, set)
 	second := newSteered(t, Options{Sockets: next, Succeeds: true})
 	second.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("second"))))
 	for range 20 {
@@ -351,10 +352,10 @@ func TestTheEarlierProcessGoesOn(t *testing.T) {
 	first := newSteered(t, Options{Sockets: set})
 	f := onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("first")))
 	first.must(f)
-	next := must.Get(set.Next())(t)
+	next := inherit.From(t, set)
 	part := next.InheritedBPF() // as if the other objects had another layout
-	must.Succeed(t, next.AddBPF(part[:1]))
-	again := must.Get(next.Copy())(t)
+	next.AddBPF(part[:1])
+	again := inherit.From(t, next)
 	second := newTarget(t, Options{Sockets: again, SkLookup: true, Succeeds: true})
 	if err := second.Apply(t.Context(), []update{{Key: key, New: f}}); err == nil || !strings.Contains(err.Error(), "earlier process") {
 		t.Errorf("error %v", err)
@@ -375,7 +376,7 @@ func TestSkLookupAfterListeners(t *testing.T) {
 	first := newTarget(t, Options{Sockets: set})
 	first.must(onVIP(tcp, vip.RoundRobin, a))
 	first.must(onVIP(udp, vip.RoundRobin, u))
-	next := must.Get(set.Next())(t)
+	next := inherit.From(t, set)
 	first.Close()
 	waits := dialLater(t, tcp)
 	second := newSteered(t, Options{Sockets: next})

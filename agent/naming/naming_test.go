@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/dnstest"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/inherit"
 	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -147,10 +148,7 @@ func TestClaimed(t *testing.T) {
 	off.Reload()
 	off.service("web", 1, "192.0.2.10")
 	off.resolves(at, "web.vip.internal", "NOERROR 192.0.2.10")
-	next, err := off.Sockets.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := inherit.From(t, off.Sockets)
 	off.end()
 	on := newWorldWith(t, "[dns]\nlisten = ['"+at+"']", next)
 	<-on.Claimed()

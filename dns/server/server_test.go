@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/inherit"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
@@ -188,7 +189,7 @@ func succeeded(t *testing.T) (*world, *sockets.Set) {
 	var set sockets.Set
 	w := newWorld(t, Options{Sockets: &set}, loopback4, loopback6)
 	w.awaitUp(t)
-	next := must.Get(set.Next())(t)
+	next := inherit.From(t, &set)
 	return w, next
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/inherit"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
@@ -157,10 +158,7 @@ func inside(t testing.TB, in freeport.Place, listen ...netip.AddrPort) *sockets.
 			tcp := must.Get(first.ListenTCP(t.Context(), at))(t)
 			defer tcp.Close()
 		}
-		var err error
-		if next, err = first.Next(); err != nil {
-			t.Fatal(err)
-		}
+		next = inherit.From(t, &first)
 	})
 	return next
 }

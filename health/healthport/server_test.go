@@ -26,6 +26,7 @@ import (
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/inherit"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -293,8 +294,7 @@ func TestNextServerAdopts(t *testing.T) {
 	old.row("db", other, 1)
 	old.expect(here, number, "web", http.StatusOK, 1)
 	old.expect(here, other, "db", http.StatusOK, 1)
-	second, err := first.Next()
-	must.Succeed(t, err)
+	second := inherit.From(t, &first)
 	old.end()
 	type result struct {
 		status int
@@ -331,7 +331,7 @@ func TestClaimed(t *testing.T) {
 		old.row(fmt.Sprint("s", i), ports[1+i], 1)
 		old.expect(here, ports[1+i], fmt.Sprint("s", i), http.StatusOK, 1)
 	}
-	second := must.Get(first.Next())(t)
+	second := inherit.From(t, &first)
 	old.end()
 	clock := table.NewClock(time.Now())
 	w := &world{T: t, compiled: table.New(clock, pipeline.KeyOfCompiled, pipeline.SameCompiled), host: old.host}

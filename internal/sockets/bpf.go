@@ -25,14 +25,10 @@ func (s *Set) InheritedBPF() (files []*os.File) {
 }
 
 // AddBPF adds BPF objects, which then belong to the set, like an open socket.
-func (s *Set) AddBPF(files []*os.File) error {
-	if s.isCopied() {
-		return errCopied
-	}
+func (s *Set) AddBPF(files []*os.File) {
 	for _, f := range files {
 		s.add(f)
 	}
-	return nil
 }
 
 // kindsOfBPF are the kernel's names for the descriptors of BPF objects.

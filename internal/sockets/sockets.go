@@ -40,7 +40,6 @@ type Set struct {
 	mu        sync.Mutex
 	inherited map[place]int   // descriptors of sockets that nobody has claimed
 	open      map[Socket]bool // whether the service manager has a copy
-	copied    bool            // another set has copies of all
 	opened    chan struct{}   // of Keep; has room for one
 }
 
@@ -107,9 +106,6 @@ func (s *Set) ListenUDP(ctx context.Context, at netip.AddrPort) (*net.UDPConn, e
 // removed first, because it holds the port.
 func listen[S Socket](s *Set, p place, adopt func(*os.File) (any, error), open func(place) (any, error)) (S, error) {
 	var none S
-	if s.isCopied() {
-		return none, errCopied
-	}
 	if fd, ok := s.claim(p); ok {
 		f := os.NewFile(uintptr(fd), p.String())
 		defer f.Close() // adopt makes a copy
@@ -127,14 +123,6 @@ func listen[S Socket](s *Set, p place, adopt func(*os.File) (any, error), open f
 	}
 	s.add(l.(S))
 	return l.(S), nil
-}
-
-var errCopied = errors.New("the listening sockets belong to the next run")
-
-func (s *Set) isCopied() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.copied
 }
 
 // claim takes the inherited socket of a place out of the set.
@@ -199,7 +187,7 @@ func (s *Set) unkept() (out []Socket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l, kept := range s.open {
-		if !kept && !s.copied { // otherwise the next set does it
+		if !kept {
 			out = append(out, l)
 		}
 	}
@@ -220,9 +208,9 @@ func (s *Set) Remove(l Socket) {
 }
 
 // Release closes this process's copy of a socket. Clients of the address wait for a process that
-// has another copy. If there is none, the file of a unix socket is deleted.
+// has another copy. The file of a unix socket is deleted, unless the service manager has a copy.
 func (s *Set) Release(l Socket) {
-	if shared := s.forget(l); !shared {
+	if kept := s.forget(l); !kept {
 		unlink(l)
 	}
 	l.Close()
@@ -235,13 +223,13 @@ func unlink(l Socket) {
 	}
 }
 
-// forget removes a socket from the set, and returns whether the service manager or another set has a copy.
-func (s *Set) forget(l Socket) (shared bool) {
+// forget removes a socket from the set, and returns whether the service manager has a copy.
+func (s *Set) forget(l Socket) (kept bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	kept := s.open[l]
+	kept = s.open[l]
 	delete(s.open, l)
-	return s.copied || kept
+	return kept
 }
 
 // Inherit adds the sockets with these descriptors, which then belong to the set. The problems name those
@@ -336,29 +324,6 @@ func (s *Set) RemoveUnclaimed() (places []string) {
 	clear(s.inherited)
 	slices.Sort(places)
 	return places
-}
-
-// Next returns a set that has inherited a copy of each socket of this one, for another run in this process. From then on, s
-// opens and keeps nothing more, and deletes no file of a unix socket.
-func (s *Set) Next() (*Set, error) {
-	next, err := s.Copy()
-	if err == nil {
-		s.mu.Lock()
-		s.copied = true
-		s.mu.Unlock()
-	}
-	return next, err
-}
-
-// Copy returns a set that has inherited a copy of each socket of this one.
-func (s *Set) Copy() (*Set, error) {
-	fds, err := s.copies()
-	if err != nil {
-		return nil, err
-	}
-	copied := &Set{Freebind: s.Freebind}
-	copied.Inherit(fds)
-	return copied, nil
 }
 
 // File returns a copy of a socket. Unlike the method of listeners, it leaves the socket as it is, which doesn't block.

@@ -65,9 +65,14 @@ func cookie(t *testing.T, s syscall.Conn) (cookie uint64) {
 	return cookie
 }
 
+// next returns the set of the next process, which the service manager gives the sockets of s.
 func next(t *testing.T, s *Set) *Set {
 	t.Helper()
-	n := must.Get(s.Next())(t)
+	n := &Set{}
+	must.Empty(t, n.Inherit(must.Get(s.copies())(t)))
+	for l := range s.open {
+		s.open[l] = true
+	}
 	t.Cleanup(n.Close)
 	return n
 }
@@ -261,38 +266,6 @@ func TestAdoptionSetsTheQueueLength(t *testing.T) {
 		c := must.Get(net.Dial("tcp", at.String()))(t)
 		defer c.Close()
 	}
-}
-
-// A set whose sockets were handed over opens and keeps nothing more: the next one does.
-func TestHandedOverSetIsFrozen(t *testing.T) {
-	var s Set
-	open(t, &s, "tcp", free(t, "tcp", "127.0.0.1"))
-	next(t, &s)
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	s.Keep(ended, func(Socket) error { t.Error("a socket is kept"); return nil }, func(err error) { t.Error(err) })
-	if _, err := s.ListenTCP(t.Context(), free(t, "tcp", "127.0.0.1")); !errors.Is(err, errCopied) {
-		t.Error(err)
-	}
-}
-
-// A copy of a set takes over when the next set has come to nothing, also while somebody else has the sockets stored.
-func TestCopyIsASpare(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "sock")
-	var first Set
-	l := must.Get(first.ListenUnix(t.Context(), path, 0o600))(t)
-	stored := must.Get(duplicate(l))(t)
-	defer unix.Close(stored)
-	next := must.Get(first.Next())(t)
-	first.Release(l)
-	spare := must.Get(next.Copy())(t)
-	next.Release(must.Get(next.ListenUnix(t.Context(), path, 0o600))(t))
-	next.Close()
-	last := must.Get(spare.ListenUnix(t.Context(), path, 0o600))(t)
-	defer spare.Remove(last)
-	c := must.Get(net.Dial("unix", path))(t)
-	defer c.Close()
-	must.Get(last.Accept())(t).Close()
 }
 
 // Keep stores what is open, and then what is opened. A socket that could not be stored is tried again.
