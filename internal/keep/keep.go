@@ -34,7 +34,7 @@ type Keeper[K comparable, V, R any] struct {
 	Name  func(K) string // of a row in the store
 	Kept  func(*V) bool  // whether a row is kept; nil: all rows
 	Row   func(*V) R     // the stored form of a row
-	// Pause is how long a change waits for others, to be written with them; 0: not at all.
+	// Pause is the time between two writes: the first change is written at once, and those that come meanwhile together.
 	Pause time.Duration
 	// Report gets the error of the first write that fails, and nil once a write succeeds again; it may be nil.
 	Report func(error)
@@ -60,6 +60,7 @@ func (k *Keeper[K, V, R]) Run(ctx context.Context) {
 	complete := k.Complete
 	retry, failing := backoff.Backoff{Lo: 100 * time.Millisecond, Hi: 10 * time.Second}, false
 	var again <-chan time.Time // after a failure: the next try
+	var wrote time.Time
 	for {
 		last, rev := ctx.Err() != nil, k.Table.Revision() // before the feed: it has all rows set by then
 		batch, changed := feed.TryNext()
@@ -82,6 +83,9 @@ func (k *Keeper[K, V, R]) Run(ctx context.Context) {
 			}
 			if k.Report != nil && failing != (err != nil) {
 				k.Report(err)
+			}
+			if len(open) > 0 {
+				wrote = time.Now()
 			}
 			if failing = err != nil; !failing {
 				open, again = map[string]K{}, nil // to clear it would cost as much as the largest batch
@@ -108,7 +112,7 @@ func (k *Keeper[K, V, R]) Run(ctx context.Context) {
 		case <-again:
 			again = nil
 		case <-changed:
-			backoff.Sleep(ctx, k.Pause)
+			backoff.Sleep(ctx, time.Until(wrote.Add(k.Pause)))
 		case <-next:
 		}
 	}

@@ -111,3 +111,30 @@ func TestStoredValuesAreNotWritten(t *testing.T) {
 		<-done
 	})
 }
+
+// The first change is written at once, and those of the pause after a write together.
+func TestPauseIsBetweenWrites(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		m := &memory{stored: map[string]string{}}
+		rows := table.New(&table.Clock{}, func(r *row) string { return r.name }, nil)
+		k := Keeper[string, row, string]{Table: rows, Store: m, What: "rows", Log: slog.New(slog.DiscardHandler), Pause: time.Second,
+			Name: func(name string) string { return name }, Row: func(r *row) string { return r.value }}
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		go k.Run(ctx)
+		synctest.Wait()
+		rows.Set(row{"a", "1"})
+		synctest.Wait()
+		expect.Equal(t, m.fail(nil), 1, "writes at once")
+		rows.Set(row{"b", "1"})
+		synctest.Wait()
+		rows.Set(row{"c", "1"})
+		time.Sleep(time.Second / 2)
+		synctest.Wait()
+		expect.Equal(t, m.fail(nil), 0, "writes within the pause")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		expect.Equal(t, m.fail(nil), 1, "writes after the pause")
+		expect.Equal(t, len(m.stored), 3, "values")
+	})
+}

@@ -178,7 +178,7 @@ func Restore(source string, from Store, log *slog.Logger) (rows []vip.Service, w
 }
 
 // Keep writes the source's rows to the cache until the context ends, and returns its error. A
-// change costs O(change), and is on disk within a second. Once the full list is known, what the source no longer has
+// change costs O(change), and is on disk at once, or within a second of the change before. Once the full list is known, what the source no longer has
 // is dropped, and the cache is complete.
 func (s *Source) Keep(ctx context.Context) error {
 	keys, err := s.store.Keys()

@@ -332,7 +332,7 @@ func (k *kube) rights() {
 	k.t.Helper()
 	given := map[string]bool{}
 	for resource, verbs := range map[string]string{"services": "list watch patch", "services/status": "patch", "endpointslices": "list watch",
-		"nodes": "list watch", "servicecidrs": "list watch", "events": "create patch", "leases": "get create update"} {
+		"nodes": "list watch", "servicecidrs": "list watch", "events": "create", "leases": "get create update"} {
 		for verb := range strings.FieldsSeq(verbs) {
 			given[resource+" "+verb] = true
 		}
