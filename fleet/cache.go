@@ -90,7 +90,13 @@ func (t *Tree) keepFolder(f *folder) func(context.Context) {
 			return is && was.Index == c.Index && bytes.Equal(was.Value, c.Value)
 		}, Complete: []<-chan struct{}{f.rows.Ready()},
 	}
-	return k.Run
+	return func(ctx context.Context) {
+		select {
+		case <-ctx.Done():
+		case <-f.rows.Ready(): // then the mark is known
+			k.Run(ctx)
+		}
+	}
 }
 
 // cacheWriter writes the mark with the values of the tree that it names.

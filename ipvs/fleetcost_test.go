@@ -247,7 +247,7 @@ func TestFleetTakesFewAllocations(t *testing.T) {
 	read -= 2 * fleetSize
 	t.Logf("%d services: %.0f allocations to program them, %.0f to read them", fleetSize, cold, read)
 	for what, n := range map[string]float64{"programming": cold, "reading": read} {
-		if n > 3*fleetSize {
+		if n > 3.2*fleetSize { // the race detector adds some
 			t.Errorf("%s %d services of 10 destinations takes %.0f allocations", what, fleetSize, n)
 		}
 	}
