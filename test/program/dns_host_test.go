@@ -68,7 +68,11 @@ func TestDNSDuringARestart(t *testing.T) {
 		done.Go(func() {
 			for !table.IsClosed(stop) {
 				query := c.asked.Add(1)
-				if got, err := n.ask(c.transport, "web.vip.internal", "A"); (err != nil || got != want) && c.failed == nil {
+				got, err := n.ask(c.transport, "web.vip.internal", "A")
+				if err != nil && c.transport == "tcp" { // a process that is killed takes the connection with it that it has accepted
+					got, err = n.ask(c.transport, "web.vip.internal", "A")
+				}
+				if (err != nil || got != want) && c.failed == nil {
 					c.failed = fmt.Errorf("query %d: %q, %w", query, got, err)
 				}
 			}
