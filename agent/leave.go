@@ -33,6 +33,8 @@ import (
 
 // leaver is a dataplane that another one replaces. It leaves in three steps, which may be repeated, also by another process.
 type leaver interface {
+	// Left reads what there is. It comes before all other methods.
+	Left(context.Context) (usage.Left, error)
 	Leave(context.Context) error // takes no new connections
 	Open(context.Context) (map[vip.FrontendKey]int, error)
 	Remove(context.Context) error // ends what is left
@@ -76,7 +78,7 @@ func (a *agent) findLeft(ctx context.Context, mode string) (leaver, error) {
 		if err != nil || t == nil {
 			return nil, unlessBlind(err)
 		}
-		return leaverOf(ctx, t, t)
+		return leaverOf(ctx, t)
 	case configs.ModeIPVS:
 		o := ipvs.Options{Device: device}
 		if a.ranBefore(mode) { // the table, which records the services, may have been deleted
@@ -90,7 +92,7 @@ func (a *agent) findLeft(ctx context.Context, mode string) (leaver, error) {
 		if err != nil {
 			return nil, errors.Join(err, t.Close())
 		}
-		return leaverOf(ctx, t, ipvsLeaver{t, paths})
+		return leaverOf(ctx, ipvsLeaver{t, paths})
 	case configs.ModeProxy:
 		if a.ranBefore(mode) {
 			return a.findProxy(ctx)
@@ -108,10 +110,8 @@ func unlessBlind(err error) error {
 }
 
 // leaverOf returns l, or nil if t has left nothing.
-func leaverOf(ctx context.Context, t interface {
-	Left(context.Context) (usage.Left, error)
-}, l leaver) (leaver, error) {
-	left, err := t.Left(ctx)
+func leaverOf(ctx context.Context, l leaver) (leaver, error) {
+	left, err := l.Left(ctx)
 	if err == nil && left.Any() {
 		return l, nil
 	}
@@ -226,6 +226,9 @@ func (l *proxyLeaver) Open(ctx context.Context) (map[vip.FrontendKey]int, error)
 	}
 	return out, err // UDP clients have moved with their next datagram
 }
+
+// Left has nothing to do: the proxy knows what it has.
+func (l *proxyLeaver) Left(context.Context) (usage.Left, error) { return usage.Left{}, nil }
 
 // Remove has nothing to do: the proxy ends its connections in time.
 func (l *proxyLeaver) Remove(context.Context) error { return nil }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
@@ -49,9 +50,10 @@ func (p *countingPlane) Breakdown(_ context.Context, key vip.FrontendKey) (recon
 	return out, p.open[key] != nil, nil
 }
 
-func (p *countingPlane) Leave(context.Context) error  { return nil }
-func (p *countingPlane) Remove(context.Context) error { return nil }
-func (p *countingPlane) Close() error                 { p.closed = true; return nil }
+func (p *countingPlane) Left(context.Context) (usage.Left, error) { return usage.Left{}, nil }
+func (p *countingPlane) Leave(context.Context) error              { return nil }
+func (p *countingPlane) Remove(context.Context) error             { return nil }
+func (p *countingPlane) Close() error                             { p.closed = true; return nil }
 
 func (p *countingPlane) Open(context.Context) (map[vip.FrontendKey]int, error) {
 	out := map[vip.FrontendKey]int{}

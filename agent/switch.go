@@ -153,6 +153,11 @@ func (a *agent) leavePlane(ctx context.Context, group parallel.Group, p *plane) 
 			a.tables.Passive.Delete(key)
 		}
 	}
+	if _, err := l.Left(ctx); err != nil { // it is looked for anew
+		a.log.Warn("a dataplane that leaves was not read; trying again", "dataplane", p.about.Mode, "err", err)
+		_ = l.Close()
+		l = nil
+	}
 	x, ctx := a.planes.add(ctx, p.about.Mode, l)
 	group.Go(func() error { a.leave(ctx, x); return nil })
 }

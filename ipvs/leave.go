@@ -79,11 +79,6 @@ func (t *Target) Left(ctx context.Context) (l usage.Left, err error) {
 // Leave makes the services take no new connections, and the table do nothing to packets. Open connections go on. It costs
 // one message for each destination, and one transaction.
 func (t *Target) Leave(ctx context.Context) error {
-	if t.left == nil { // it has served
-		if _, err := t.Left(ctx); err != nil {
-			return err
-		}
-	}
 	var ops []op
 	for _, s := range t.left.states {
 		for _, d := range s.Dests {

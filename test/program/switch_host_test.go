@@ -128,8 +128,12 @@ func TestSwitchCommand(t *testing.T) {
 	h.stop()
 	h.start()
 	mentions(t, "after a restart", h.ok("dataplane", "show"), "nft: in sync")
+	c, lives = opened(t, l, tcp)
 	mentions(t, "back", h.ok("dataplane", "switch", "proxy"), "nft -> proxy")
+	h.status("OK", "leaving", "nft drains: 1 connection by tcp")
 	bothServe(t, h, l, tcp, udp)
+	lives("back with the proxy")
+	c.Close()
 }
 
 // comesFromItsPort lets new clients come from the port that the proxy has a connection from, until one has the same backend.
