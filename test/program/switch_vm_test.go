@@ -2,7 +2,11 @@
 
 package program
 
-import "testing"
+import (
+	"errors"
+	"strings"
+	"testing"
+)
 
 // Between ipvs and nft, open connections stay with their backends in both directions, also if the agent is killed in
 // between. What the mode before has in the kernel goes with its last connection; what belongs to others stays.
@@ -54,6 +58,48 @@ func TestRestartBetweenIPVSAndNFT(t *testing.T) {
 		t.Error("a connection of IPVS survives the change to the proxy")
 	}
 	bothServe(t, h, l, tcp, udp)
+}
+
+// `dataplane switch` moves a host away from IPVS and back under load: no client is refused, and open connections stay with
+// their backends. The proxy ends them, as the plan says.
+func TestSwitchFromIPVS(t *testing.T) {
+	h, l := newLab(t)
+	inDirector(t, l, "ipvsadm -A -t 10.77.0.1:99 -s rr")
+	tcp, udp := twoServices(t, h, l)
+	h.edit("ironvip.toml", `mode = "ipvs"`, `mode = "auto"`)
+	h.start()
+	bothServe(t, h, l, tcp, udp)
+	mentions(t, "the choice", h.ok("dataplane", "show"), "ipvs: in sync")
+	stop := keepAsking(l, tcp, udp)
+	c, lives := opened(t, l, tcp)
+
+	mentions(t, "to nft", h.ok("dataplane", "switch", "nft"), "ipvs -> nft", "continue until they end")
+	h.status("OK", "leaving", "ipvs drains: ")
+	lives("with nft")
+	d, alsoLives := opened(t, l, tcp)
+
+	mentions(t, "back", h.ok("dataplane", "switch", "ipvs"), "nft -> ipvs", "continue until they end")
+	h.status("OK", "leaving", "nft drains: ")
+	lives("back with ipvs")
+	alsoLives("back with ipvs")
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	d.Close()
+	lives("with ipvs alone")
+
+	mentions(t, "to the proxy", h.ok("dataplane", "switch", "proxy"), "ipvs -> proxy", "end at once")
+	h.eventually("ipvs has left", func() error {
+		if now := h.ok("status"); strings.Contains(now, "leaving") {
+			return errors.New(now)
+		}
+		return nil
+	})
+	if _, err := c.Ask(); err == nil {
+		t.Error("a connection of IPVS survives the change to the proxy")
+	}
+	bothServe(t, h, l, tcp, udp)
+	inKernel(t, h, l, []string{"10.77.0.1:99"}, []string{tcp.Addr().String(), "inet ironvip\n", "ironvip_nft"})
 }
 
 // A former IPVS is found and ended although its table was deleted while no agent ran. What belongs to others stays.
