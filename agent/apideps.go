@@ -52,7 +52,7 @@ func (a *agent) apiDeps() api.Deps {
 		Config: api.Config{
 			Check: a.configCheck, Validate: a.validate, Plan: a.plan, Reload: a.reload,
 			Loaded: func() (bool, time.Time) {
-				problems, at, _, lastGood := a.config.last()
+				problems, at, lastGood := a.config.last()
 				return len(problems) == 0 && !lastGood, at
 			},
 		},

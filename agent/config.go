@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,7 +28,6 @@ type liveConfig struct {
 	started  *configs.Config // the configuration at the agent's start
 	problems []vip.Problem   // of the last load; the configuration in effect has none of them
 	at       time.Time       // of the last load
-	pending  []string        // changed keys that wait for a restart
 }
 
 func newLiveConfig(cfg *configs.Config, problems []vip.Problem) *liveConfig {
@@ -44,31 +44,35 @@ func (l *liveConfig) get() *configs.Config {
 // startedWith returns the configuration at the agent's start.
 func (l *liveConfig) startedWith() *configs.Config { return l.started }
 
-// diff returns the keys that differ in a new configuration: those that a reload applies now, and
-// those that wait for a restart, including those of earlier reloads.
-func (l *liveConfig) diff(cfg *configs.Config) (live, restart []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	live, _ = configs.Diff(l.cfg, cfg)
+// diff returns the keys that differ in a new configuration: those that a reload applies now, and those that wait for a
+// restart, including those of earlier reloads. Running is the dataplane that serves: a mode that keeps it waits for nothing.
+func (l *liveConfig) diff(cfg *configs.Config, running string) (live, restart []string) {
+	live, _ = configs.Diff(l.get(), cfg)
 	_, restart = configs.Diff(l.started, cfg)
+	if mode := cfg.Dataplane.Mode; mode == configs.ModeAuto || mode == running {
+		restart = slices.DeleteFunc(restart, func(key string) bool { return key == modeKey })
+	}
 	return live, restart
 }
 
+// modeKey is the key whose change a switch applies as well.
+const modeKey = "dataplane.mode"
+
 // set records a load. A nil configuration was rejected: the old one remains.
-func (l *liveConfig) set(cfg *configs.Config, pending []string, problems []vip.Problem) {
+func (l *liveConfig) set(cfg *configs.Config, problems []vip.Problem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if cfg != nil {
-		l.cfg, l.pending = cfg, pending
+		l.cfg = cfg
 	}
 	l.problems, l.at = problems, time.Now()
 }
 
 // last returns the result of the last load.
-func (l *liveConfig) last() (problems []vip.Problem, at time.Time, pending []string, lastGood bool) {
+func (l *liveConfig) last() (problems []vip.Problem, at time.Time, lastGood bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.problems, l.at, l.pending, l.cfg.IsLastGood
+	return l.problems, l.at, l.cfg.IsLastGood
 }
 
 func nodePortAddresses(cfg *configs.Config) []netip.Prefix {

@@ -51,9 +51,8 @@ func (a *agent) plan(ctx context.Context) (v1.Plan, []vip.Problem) {
 	if err != nil {
 		return v1.Plan{}, append(problems, vip.Problem{Code: vip.CodeInvalid, Place: cfg.Path, Message: err.Error()})
 	}
-	now := a.config.get()
-	cfg.Node.StateDir = now.Node.StateDir // a flag may have set it
-	for _, c := range configChanges(a.config.startedWith(), now, cfg) {
+	cfg.Node.StateDir = a.config.get().Node.StateDir // a flag may have set it
+	for _, c := range a.configChanges(cfg) {
 		status.Append(&plan, c)
 	}
 	return plan, problems
@@ -72,10 +71,9 @@ func (a *agent) leases() iter.Seq[*ipam.Lease] {
 
 // configChanges returns the pools and keys of ironvip.toml that differ from those in effect. A reload applies the pools and
 // the keys that Diff reports as live. The others are those of the start, also after reloads.
-func configChanges(started, now, new *configs.Config) []v1.PlanChange {
-	out := poolChanges(now.Pools, new.Pools)
-	live, _ := configs.Diff(now, new)
-	_, restart := configs.Diff(started, new)
+func (a *agent) configChanges(new *configs.Config) []v1.PlanChange {
+	out := poolChanges(a.config.get().Pools, new.Pools)
+	live, restart := a.config.diff(new, a.plane().about.Mode)
 	for _, key := range live {
 		if key != "pool" {
 			out = append(out, keyChange(key, ""))
@@ -85,8 +83,11 @@ func configChanges(started, now, new *configs.Config) []v1.PlanChange {
 	}
 	for _, key := range restart {
 		impact := "takes effect when the agent is restarted"
-		if isMove(started, new, key) {
+		switch {
+		case isMove(a.config.startedWith(), new, key):
 			impact += ", which it refuses until the leases are moved: ironvip snapshot save, restore"
+		case key == modeKey:
+			impact += ", or with ironvip dataplane switch " + new.Dataplane.Mode
 		}
 		out = append(out, keyChange(key, impact))
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -72,7 +73,8 @@ func TestPlanShowsPoolsAndKeys(t *testing.T) {
 	}} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []string
-			for _, c := range configChanges(config(), config(), tc.new) {
+			a := &agent{config: newLiveConfig(config(), nil), planes: newPlanes(&plane{})}
+			for _, c := range a.configChanges(tc.new) {
 				got = append(got, fmt.Sprintf("%s %s %s: %s (%s)", c.Action, c.Kind, c.Name, c.Detail, c.Impact))
 			}
 			if strings.Join(got, "\n") != strings.Join(tc.want, "\n") {
@@ -82,22 +84,30 @@ func TestPlanShowsPoolsAndKeys(t *testing.T) {
 	}
 }
 
-// After a reload, a key that waits for a restart is still in the plan, and the status names the plan.
+// After a reload, a key that waits for a restart is still in the plan, and the status names the plan. A mode waits until the
+// dataplane that it names, or allows, serves.
 func TestPlanShowsWhatWaitsForARestart(t *testing.T) {
-	started := configs.Default()
 	reloaded := configs.Default()
 	reloaded.Dataplane.Mode = configs.ModeNFT
-	changes := configChanges(started, reloaded, reloaded)
-	if len(changes) != 1 || changes[0].Name != "dataplane.mode" || changes[0].Impact != "takes effect when the agent is restarted" {
-		t.Errorf("changes %+v", changes)
+	a := &agent{config: newLiveConfig(configs.Default(), nil), planes: newPlanes(&plane{about: api.Dataplane{Mode: configs.ModeProxy}})}
+	waits := func(when string, want bool) {
+		t.Helper()
+		if changes := a.configChanges(a.config.get()); (len(changes) > 0) != want {
+			t.Errorf("%s: changes %+v", when, changes)
+		} else if want && (changes[0].Name != "dataplane.mode" || changes[0].Impact != "takes effect when the agent is restarted, or with ironvip dataplane switch nft") {
+			t.Errorf("%s: changes %+v", when, changes)
+		}
+		c := a.configCheck()
+		if shown := c.Next == "ironvip config plan" && c.Message == "restart needed for dataplane.mode"; shown != want {
+			t.Errorf("%s: check %+v", when, c)
+		}
 	}
-	a := &agent{config: newLiveConfig(started, nil)}
-	_, restart := a.config.diff(reloaded)
-	a.config.set(reloaded, restart, nil)
-	if c := a.configCheck(); c.Next != "ironvip config plan" || c.Message != "restart needed for dataplane.mode" {
-		t.Errorf("check %+v", c)
-	}
-	if changes := configChanges(started, started, started); len(changes) != 0 {
-		t.Errorf("changes %+v although nothing differs", changes)
-	}
+	waits("nothing differs", false)
+	a.config.set(reloaded, nil)
+	waits("reloaded", true)
+	a.planes.serving.Store(&plane{about: api.Dataplane{Mode: configs.ModeNFT}})
+	waits("switched", false)
+	a.planes.serving.Store(&plane{about: api.Dataplane{Mode: configs.ModeIPVS}})
+	a.config.set(configs.Default(), nil)
+	waits("auto", false)
 }

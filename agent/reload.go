@@ -46,22 +46,22 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	old := a.config.get()
 	cfg, problems := configs.Load(a.path)
 	if cfg == nil {
-		a.config.set(nil, nil, problems)
+		a.config.set(nil, problems)
 		a.refused(problems)
 		return v1.ReloadResult{}, problems
 	}
 	cfg.Node.StateDir = old.Node.StateDir // a flag may have set it; a change waits for a restart anyway
 	cfg.Dataplane.ProxySocket = cmp.Or(cfg.Dataplane.ProxySocket, old.Dataplane.ProxySocket)
-	live, restart := a.config.diff(cfg)
+	live, restart := a.config.diff(cfg, a.plane().about.Mode)
 	if len(live) > 0 {
 		if problems := a.allocator.Configure(cfg.IPAMConfig()); len(problems) > 0 {
-			a.config.set(nil, nil, problems)
+			a.config.set(nil, problems)
 			a.refused(problems)
 			return v1.ReloadResult{}, problems
 		}
 		setLevel(a.level, cfg)
 	}
-	a.config.set(cfg, restart, nil)
+	a.config.set(cfg, nil)
 	a.access.reload(cfg)
 	a.announcing.Reload()
 	a.naming.Reload()
@@ -76,8 +76,11 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	out := v1.ReloadResult{Revision: a.tables.Services.Revision(), Message: reloadMessage(live), Warnings: []v1.Problem{}}
 	for _, key := range restart {
 		hint := "run `systemctl restart ironvip`; traffic continues meanwhile"
-		if isMove(a.config.startedWith(), cfg, key) {
+		switch {
+		case isMove(a.config.startedWith(), cfg, key):
 			hint = "move what the store keeps, with the agent stopped: ironvip snapshot save, before the change, and ironvip snapshot restore"
+		case key == modeKey:
+			hint = "run `ironvip dataplane switch " + cfg.Dataplane.Mode + "`, or `systemctl restart ironvip`"
 		}
 		out.Warnings = append(out.Warnings, v1.Problem{Field: key, Message: "changed; takes effect at the next restart", Hint: hint})
 	}
@@ -111,7 +114,8 @@ func (a *agent) validate(ctx context.Context) (problems, warnings []vip.Problem)
 
 // configCheck returns the configuration's line of `ironvip status`.
 func (a *agent) configCheck() v1.Check {
-	problems, at, pending, lastGood := a.config.last()
+	problems, at, lastGood := a.config.last()
+	_, pending := a.config.diff(a.config.get(), a.plane().about.Mode)
 	c := v1.Check{Name: "config", Level: v1.LevelOK, Message: fmt.Sprintf("loaded %s ago", time.Since(at).Round(time.Second))}
 	switch {
 	case lastGood:
