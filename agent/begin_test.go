@@ -119,12 +119,12 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		if _, _, ok := a.allocator.Leases().Get(lease.Resource); !ok {
 			t.Error("what others hold is not known")
 		}
+		synctest.Wait()
 		select {
 		case <-a.tables.Overrides.Ready():
 		default:
 			t.Error("what operators said is not known")
 		}
-		synctest.Wait()
 		if c := a.storeCheck(); c.Level != v1.LevelOK {
 			t.Errorf("at last: %+v", c)
 		}

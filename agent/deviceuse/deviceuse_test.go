@@ -44,7 +44,7 @@ func finds(t *testing.T, u *Use, n int) {
 
 // Each agent finds another one, and the first one all others. When that ends, the others find each other.
 func TestAgentsOfOneDevice(t *testing.T) {
-	device := fmt.Sprintf("test%d", os.Getpid())
+	device := fmt.Sprint("test", time.Now().UnixNano()) // another run has another one
 	first, stop := start(t, device)
 	listens(t, device)
 	_, stopOther := start(t, device+"x")
@@ -91,7 +91,7 @@ func listens(t *testing.T, device string) {
 
 // An agent that comes first finds what connects, until that ends, and a connection that ends at once leaves nothing.
 func TestConnectionsThatEnd(t *testing.T) {
-	device := fmt.Sprintf("test%d", os.Getpid())
+	device := fmt.Sprint("test", time.Now().UnixNano()) // another run has another one
 	u, _ := start(t, device)
 	listens(t, device)
 	c, err := net.DialUnix("unix", nil, address(device))
