@@ -184,9 +184,13 @@ const problemsDelay = 200 * time.Millisecond
 // follow applies the registry's changes until the context ends.
 func (s *Source) follow(ctx context.Context) error {
 	var delay <-chan time.Time // runs while there are problems to publish
-	s.signalProblems()         // including those of an earlier run
+	var seen <-chan struct{}
 	for {
 		stale, staleChanged := s.Store.Stale()
+		if staleChanged != seen { // at first, too: problems of an earlier run
+			seen = staleChanged
+			s.signalProblems()
+		}
 		more := registry.Drain(s.feed, s.receive)
 		s.setStale(stale)
 		select {
@@ -194,7 +198,6 @@ func (s *Source) follow(ctx context.Context) error {
 			return ctx.Err()
 		case <-more:
 		case <-staleChanged:
-			s.signalProblems()
 		case <-s.problemsChanged:
 			if delay == nil {
 				delay = time.After(problemsDelay)
