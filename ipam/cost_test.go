@@ -72,3 +72,27 @@ func BenchmarkAssign(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkShare gives services of eight shared addresses their addresses, at two numbers of services an address.
+func BenchmarkShare(b *testing.B) {
+	for _, n := range []int{32, 256} {
+		b.Run(fmt.Sprintf("%d an address", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer()
+				w := newWorld(b, pools(pool("p", "10.0.0.0/8")))
+				var batch []vip.Service
+				for i := range 8 * n {
+					batch = append(batch, service("s"+strconv.Itoa(i), requests(fmt.Sprintf("10.0.0.%d", 1+i/n)), share("k"+strconv.Itoa(i/n), on(tcp(uint16(1000+i%n)), 0))))
+				}
+				b.StartTimer()
+				for _, a := range w.assign(batch...) {
+					if len(a.Problems) > 0 {
+						b.Fatal(a.Problems)
+					}
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*8*n), "ns/service")
+		})
+	}
+}

@@ -20,20 +20,37 @@ func (h Holdings) Of(k vip.ServiceKey) iter.Seq[Resource] { return slices.Values
 // Any reports whether a service holds anything.
 func (h Holdings) Any(k vip.ServiceKey) bool { return len(h.of[k]) > 0 }
 
-// Follow replaces the lease old by now; nil is none. It costs O(holders and what they hold).
+// Follow replaces the lease old by now; nil is none. It costs O(holders and what they hold), if few holders change.
 func (h Holdings) Follow(old, now *Lease) {
-	if old != nil {
-		for i := range old.Holders {
-			if k := old.Holders[i].Service; now == nil || now.holder(k) == nil {
-				dropValue(h.of, k, old.Resource)
+	for k := range Lost(old, now) {
+		dropValue(h.of, k, old.Resource)
+	}
+	for k := range Lost(now, old) {
+		h.of[k] = append(h.of[k], now.Resource)
+	}
+}
+
+// Lost yields the services that old names and now doesn't, each once; nil is none. It costs O(holders x changes).
+func Lost(old, now *Lease) iter.Seq[vip.ServiceKey] {
+	return func(yield func(vip.ServiceKey) bool) {
+		if old == nil {
+			return
+		}
+		first, end := 0, len(old.Holders) // of those that may differ
+		if now != nil {
+			n := len(now.Holders)
+			for first < min(end, n) && old.Holders[first].Service == now.Holders[first].Service {
+				first++
+			}
+			for end > first && n > first && old.Holders[end-1].Service == now.Holders[n-1].Service {
+				end, n = end-1, n-1
 			}
 		}
-	}
-	if now != nil {
-		for i := range now.Holders {
-			if k := now.Holders[i].Service; !slices.Contains(h.of[k], now.Resource) {
-				h.of[k] = append(h.of[k], now.Resource)
+		for _, h := range old.Holders[first:end] {
+			if (now == nil || now.holder(h.Service) == nil) && old.holder(h.Service) == &old.Holders[first] && !yield(h.Service) {
+				return
 			}
+			first++
 		}
 	}
 }

@@ -70,24 +70,4 @@ func held(l *ipam.Lease) *ipam.Lease {
 
 // Lost returns the services that hold old and don't hold now; either may be nil. A blocked
 // lease is held by the services it names.
-func Lost(old, now *ipam.Lease) iter.Seq[vip.ServiceKey] {
-	return func(yield func(vip.ServiceKey) bool) {
-		if old == nil {
-			return
-		}
-		for i := range old.Holders {
-			k := old.Holders[i].Service
-			if place(now, k) < 0 && place(old, k) == i && !yield(k) {
-				return
-			}
-		}
-	}
-}
-
-// place returns the index of a service among the holders of a lease, or -1.
-func place(l *ipam.Lease, k vip.ServiceKey) int {
-	if l = held(l); l == nil {
-		return -1
-	}
-	return slices.IndexFunc(l.Holders, func(h ipam.Holder) bool { return h.Service == k })
-}
+func Lost(old, now *ipam.Lease) iter.Seq[vip.ServiceKey] { return ipam.Lost(held(old), held(now)) }
