@@ -198,7 +198,7 @@ func runAgent(ctx context.Context, o Options, set *sockets.Set, inherited []erro
 }
 
 // plane returns the dataplane that serves.
-func (a *agent) plane() *plane { return a.planes.plane() }
+func (a *agent) plane() *dataplane { return a.planes.plane() }
 
 // close closes what newAgent has opened.
 func (a *agent) close() error {

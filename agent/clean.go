@@ -27,8 +27,7 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/ipvs"
-	"github.com/ironvip/ironvip/ipvs/probepath"
-	"github.com/ironvip/ironvip/nft"
+	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/vip"
@@ -200,11 +199,11 @@ func (l *leftovers) find(ctx context.Context, cfg *configs.Config, owns func(net
 	for _, addr := range l.device.Addresses {
 		p.add("address", addr.String(), "on "+l.device.Device)
 	}
-	if err := l.findNFT(ctx, name); err != nil {
-		return err
-	}
-	if err := l.findIPVS(ctx, name, func(a netip.Addr) bool { return l.device.Has(a) || owns(a) }); err != nil {
-		return err
+	h := plane.Host{Device: name, Owns: func(a netip.Addr) bool { return l.device.Has(a) || owns(a) }}
+	for _, k := range configs.Dataplanes {
+		if err := l.findKind(ctx, k, h); err != nil {
+			return err
+		}
 	}
 	if l.device.Device != "" {
 		l.add(nil, func(context.Context) error { return l.device.Remove() }).add("device", l.device.Device, "")
@@ -212,36 +211,23 @@ func (l *leftovers) find(ctx context.Context, cfg *configs.Config, owns func(net
 	return nil
 }
 
-func (l *leftovers) findNFT(ctx context.Context, device string) error {
-	t, err := nft.Find(ctx, nft.Options{Device: device})
-	if t == nil {
-		return unlessBlind(err)
+// findKind looks for what a dataplane has left.
+func (l *leftovers) findKind(ctx context.Context, k *plane.Kind, h plane.Host) error {
+	if k.Find == nil {
+		return nil
 	}
-	p := l.add(t, t.Remove)
-	left, err := t.Left(ctx)
-	listLeft(p, &left, "nftables, of the nft dataplane")
-	return err
-}
-
-func (l *leftovers) findIPVS(ctx context.Context, device string, owns func(netip.Addr) bool) error {
-	t, err := ipvs.Find(ctx, ipvs.Options{Device: device, Owns: owns})
-	if t == nil || t.Blind() {
-		l.note("%v: there can be no IPVS services of ours", cmp.Or(err, ipvs.ErrNoIPVS))
+	found, err := k.Find(ctx, h)
+	if blind, is := errors.AsType[plane.Blind](err); is {
+		l.note("%v: nothing of the %s dataplane can be there", blind, k.Mode)
+		return nil
 	}
-	if t == nil {
-		return unlessBlind(err)
-	}
-	paths, n, err := probepath.Find(ctx, probePaths(device))
-	if paths != nil {
-		l.add(paths, paths.Remove).add("table", "inet "+probePaths(device).Table, "nftables, with the IPVS services by mark of "+text.Plural(n, "path")+" of health probes")
-	}
-	p := l.add(t, t.Remove)
-	if err != nil {
+	if err != nil || found == nil {
 		return err
 	}
-	left, err := t.Left(ctx)
-	listLeft(p, &left, "nftables")
-	l.others = left.Others
+	p := l.add(found, found.Remove)
+	left, err := found.Left(ctx)
+	listLeft(p, &left, "nftables, of the "+k.Mode+" dataplane")
+	l.others = append(l.others, left.Others...)
 	return err
 }
 
@@ -256,6 +242,9 @@ func listLeft(p *cleanPart, left *usage.Left, table string) {
 	}
 	for _, end := range left.Tunnels {
 		p.add("tunnel", end.String(), "a device that takes packets out of tunnels to this address")
+	}
+	if left.PathTable != "" {
+		p.add("table", "inet "+left.PathTable, "nftables, with the IPVS services by mark of "+text.Plural(left.Paths, "path")+" of health probes")
 	}
 	if left.Table != "" {
 		p.add("table", "inet "+left.Table, table)

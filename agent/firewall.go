@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -12,9 +13,6 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/parallel"
-	"github.com/ironvip/ironvip/ipvs"
-	"github.com/ironvip/ironvip/ipvs/probepath"
-	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -87,10 +85,9 @@ func (w *firewallWatch) set(drops []firewall.Drop, log *slog.Logger) {
 
 // firewallQuery returns the packets that must pass with a dataplane.
 func firewallQuery(cfg *configs.Config, mode string) firewall.Query {
-	ours := ipvs.TableOf(cfg.Dataplane.Device)
-	q := firewall.Query{Mode: mode, RealServer: cfg.Dataplane.Role == configs.RoleRealServer, Ours: []string{ours, probepath.TableOf(ours), nft.TableOf(cfg.Dataplane.Device)}}
+	var pools []netip.Prefix
 	for i := range cfg.Pools {
-		q.Pools = append(q.Pools, cfg.Pools[i].CIDRs...)
+		pools = append(pools, cfg.Pools[i].CIDRs...)
 	}
-	return q
+	return configs.FirewallQuery(mode, cfg.Dataplane.Device, cfg.Dataplane.Role == configs.RoleRealServer, pools)
 }

@@ -89,8 +89,8 @@ func (a *agent) checks() []v1.Check {
 	if a.prober != nil {
 		checks = append(checks, probeChecks(a.prober.Stats(), openfiles.Limit(), time.Now())...)
 	}
-	if p := a.plane(); p.paths != nil {
-		checks = append(checks, pathChecks(p.pathLoop.Stats(), p.paths.Blocked(), a.tables.AppliedPaths)...)
+	if p := a.plane(); p.pathLoop != nil {
+		checks = append(checks, pathChecks(p.pathLoop.Stats(), p.Paths.Blocked(), a.tables.AppliedPaths)...)
 	}
 	if a.share != nil {
 		checks = append(checks, disputeChecks(a.share.Disputes())...)

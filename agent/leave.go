@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -21,32 +20,17 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/text"
-	"github.com/ironvip/ironvip/ipvs"
-	"github.com/ironvip/ironvip/ipvs/probepath"
-	"github.com/ironvip/ironvip/nft"
-	"github.com/ironvip/ironvip/plane/kernel/filter"
+	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/proxy/process"
 	"github.com/ironvip/ironvip/proxy/remote"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// leaver is a dataplane that another one replaces. It leaves in three steps, which may be repeated, also by another process.
-type leaver interface {
-	// Left reads what there is. It comes before all other methods.
-	Left(context.Context) (usage.Left, error)
-	Leave(context.Context) error // takes no new connections
-	Open(context.Context) (map[vip.FrontendKey]int, error)
-	Remove(context.Context) error // ends what is left
-	Close() error
-	// Connections is that of reconcile.Connections.
-	Connections(context.Context, vip.FrontendKey) (map[netip.AddrPort]int, error)
-}
-
 // leaving is a dataplane that leaves, because another one serves.
 type leaving struct {
 	mode  string
-	plane leaver // nil: not found yet
+	plane plane.Leaver // nil: not found yet
 	state atomic.Pointer[leavingState]
 	stop  context.CancelFunc // before it serves again
 	ended chan struct{}      // it has left, or was stopped
@@ -70,84 +54,35 @@ const (
 )
 
 // findLeft returns a dataplane that has left something here, or nil.
-func (a *agent) findLeft(ctx context.Context, mode string) (leaver, error) {
-	device := a.config.startedWith().Dataplane.Device
-	switch mode {
-	case configs.ModeNFT:
-		t, err := nft.Find(ctx, nft.Options{Device: device})
-		if err != nil || t == nil {
-			return nil, unlessBlind(err)
-		}
-		return leaverOf(ctx, t)
-	case configs.ModeIPVS:
-		o := ipvs.Options{Device: device}
-		if a.ranBefore(mode) { // the table, which records the services, may have been deleted
-			o.Owns = a.allocator.Owns
-		}
-		t, err := ipvs.Find(ctx, o)
-		if err != nil || t == nil {
-			return nil, unlessBlind(err)
-		}
-		paths, _, err := probepath.Find(ctx, probePaths(device))
-		if err != nil {
-			return nil, errors.Join(err, t.Close())
-		}
-		return leaverOf(ctx, ipvsLeaver{t, paths})
-	case configs.ModeProxy:
-		if a.ranBefore(mode) {
-			return a.findProxy(ctx)
-		}
+func (a *agent) findLeft(ctx context.Context, mode string) (plane.Leaver, error) {
+	k, before := configs.DataplaneOf(mode), a.ranBefore(mode)
+	switch {
+	case k.Userspace && before:
+		return a.findProxy(ctx)
+	case k.Find == nil:
+		return nil, nil
 	}
-	return nil, nil
-}
-
-// unlessBlind returns err, unless it says that the kernel lacks a part in which something could have been left.
-func unlessBlind(err error) error {
-	if errors.Is(err, ipvs.ErrNoIPVS) || errors.Is(err, filter.ErrNoNFTables) {
-		return nil
+	h := a.planeHost()
+	if before { // what is on record may have been deleted
+		h.Owns = a.allocator.Owns
 	}
-	return err
+	l, err := k.Find(ctx, h)
+	if _, blind := errors.AsType[plane.Blind](err); blind {
+		err = nil
+	}
+	if err != nil || l == nil {
+		return nil, err
+	}
+	return leaverOf(ctx, l)
 }
 
 // leaverOf returns l, or nil if t has left nothing.
-func leaverOf(ctx context.Context, l leaver) (leaver, error) {
+func leaverOf(ctx context.Context, l plane.Leaver) (plane.Leaver, error) {
 	left, err := l.Left(ctx)
 	if err == nil && left.Any() {
 		return l, nil
 	}
 	return nil, errors.Join(err, l.Close())
-}
-
-// ipvsLeaver also has the paths of probes.
-type ipvsLeaver struct {
-	*ipvs.Target
-	paths *probepath.Target // nil: none
-}
-
-func (l ipvsLeaver) Leave(ctx context.Context) error {
-	return errors.Join(l.removePaths(ctx), l.Target.Leave(ctx))
-}
-
-// Remove removes the paths of probes first: afterwards, nothing shows that there are any.
-func (l ipvsLeaver) Remove(ctx context.Context) error {
-	if err := l.removePaths(ctx); err != nil {
-		return err
-	}
-	return l.Target.Remove(ctx)
-}
-
-func (l ipvsLeaver) removePaths(ctx context.Context) error {
-	if l.paths == nil {
-		return nil
-	}
-	return l.paths.Remove(ctx)
-}
-
-func (l ipvsLeaver) Close() error {
-	if l.paths == nil {
-		return l.Target.Close()
-	}
-	return errors.Join(l.paths.Close(), l.Target.Close())
 }
 
 // proxyLeaver is the userspace proxy after a switch to a dataplane of the kernel.
@@ -161,7 +96,7 @@ type proxyLeaver struct {
 const proxyWait = 5 * time.Second
 
 // findProxy returns the proxy, if it has frontends, or connections of earlier ones.
-func (a *agent) findProxy(ctx context.Context) (leaver, error) {
+func (a *agent) findProxy(ctx context.Context) (plane.Leaver, error) {
 	if a.config.startedWith().Dataplane.ProxySocket == "" { // the process has ended, and they with it
 		return nil, nil
 	}
@@ -262,7 +197,7 @@ func (a *agent) leaveOthers(ctx context.Context) error {
 
 // lookFor finds what another dataplane has left. It tries again, because a list of the kernel fails if something changes
 // meanwhile. The end of the dataplane reports an error that stays.
-func (a *agent) lookFor(ctx context.Context, mode string) leaver {
+func (a *agent) lookFor(ctx context.Context, mode string) plane.Leaver {
 	for range firstLooks {
 		l, err := a.findLeft(ctx, mode)
 		if err == nil || errors.Is(err, fs.ErrPermission) || !sleep(ctx, lookPause) {
@@ -274,7 +209,7 @@ func (a *agent) lookFor(ctx context.Context, mode string) leaver {
 
 // otherModes returns the other dataplanes.
 func otherModes(mode string) []string {
-	return slices.DeleteFunc(slices.Clone(preference), func(m string) bool { return m == mode })
+	return slices.DeleteFunc(configs.Modes(), func(m string) bool { return m == mode })
 }
 
 // leave ends a dataplane, however often a step of that fails, until it is stopped.
@@ -358,7 +293,7 @@ func (a *agent) drained(ctx context.Context, x *leaving, since time.Time) (left 
 // keepsOpen reports whether the connections of one dataplane continue while another one serves new clients. IPVS takes
 // every packet of its services before the sockets of the userspace proxy, so both can't have one address and port.
 func keepsOpen(from, to string) bool {
-	return from != configs.ModeIPVS || to != configs.ModeProxy
+	return !configs.DataplaneOf(from).BeforeSockets || !configs.DataplaneOf(to).Userspace
 }
 
 func byProtocol(open map[vip.FrontendKey]int) map[vip.Protocol]int {

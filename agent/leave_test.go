@@ -15,7 +15,7 @@ import (
 func TestTimeOfADataplaneThatLeaves(t *testing.T) {
 	db := openDB(t, filepath.Join(t.TempDir(), "state.db"))
 	agentOf := func(mode string) *agent {
-		return &agent{db: db, log: slog.New(slog.DiscardHandler), planes: newPlanes(&plane{about: api.Dataplane{Mode: mode}})}
+		return &agent{db: db, log: slog.New(slog.DiscardHandler), planes: newPlanes(&dataplane{about: api.Dataplane{Mode: mode}})}
 	}
 	serves := func(mode string) *agent {
 		a := agentOf(mode)

@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -12,7 +11,7 @@ import (
 	"github.com/ironvip/ironvip/agent/lostnodes"
 	"github.com/ironvip/ironvip/agent/naming"
 	"github.com/ironvip/ironvip/api"
-	"github.com/ironvip/ironvip/internal/metric"
+	"github.com/ironvip/ironvip/configs"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/metrics.md")
@@ -31,7 +30,13 @@ func TestMetricsReference(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(metricsHead)
 	seen := map[string]bool{}
-	for _, g := range slices.Concat(api.MetricGroups(), []*metric.Group{vipMetrics, ipvsMetrics, nftMetrics, pathMetrics, announcing.Metrics, lostnodes.Metrics, naming.Metrics}) {
+	groups := append(api.MetricGroups(), vipMetrics)
+	for _, k := range configs.Dataplanes {
+		if k.Metrics != nil {
+			groups = append(groups, k.Metrics)
+		}
+	}
+	for _, g := range append(groups, pathMetrics, announcing.Metrics, lostnodes.Metrics, naming.Metrics) {
 		fmt.Fprintf(&b, "\n## %s\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n", g.Title)
 		for _, f := range g.Families() {
 			if seen[f.Name] {

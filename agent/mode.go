@@ -8,8 +8,6 @@ import (
 
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/store"
-	"github.com/ironvip/ironvip/ipvs"
-	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 )
 
@@ -85,18 +83,9 @@ func (a *agent) hardStopAfter() time.Duration {
 	return time.Duration(a.config.get().Dataplane.HardStopAfter)
 }
 
-// preference is the order of the dataplanes for mode auto.
-var preference = []string{configs.ModeIPVS, configs.ModeNFT, configs.ModeProxy}
-
 // checkMode returns what a dataplane needs of this host.
 func checkMode(mode, role string) []host.Finding {
-	switch mode {
-	case configs.ModeIPVS:
-		return ipvs.Check(role == configs.RoleRealServer)
-	case configs.ModeNFT:
-		return nft.Check()
-	}
-	return nil
+	return configs.DataplaneOf(mode).NeedsOf(role == configs.RoleRealServer)
 }
 
 // choice is the selection of a dataplane.
@@ -123,7 +112,11 @@ func chooseMode(mode, role, before string, check func(mode string) []host.Findin
 	}
 	var out choice
 	var reasons []string
-	for _, m := range preference {
+	for _, k := range configs.Dataplanes {
+		m := k.Mode
+		if k.Manual {
+			continue
+		}
 		found := check(m)
 		missing := host.Err(found)
 		switch {

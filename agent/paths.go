@@ -8,7 +8,6 @@ import (
 	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
-	"github.com/ironvip/ironvip/ipvs/probepath"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -50,24 +49,19 @@ func pathChecks(s reconcile.Stats, blocked error, applied table.Reader[vip.Probe
 var pathMetrics = metric.NewGroup("Paths of health probes", "")
 
 var (
-	familyPaths         = pathMetrics.Gauge("probe_paths", "Paths of health probes to dr and tunnel backends that this host needs.")
-	familyPathsFailed   = pathMetrics.Gauge("probe_paths_failed", "Paths of health probes that the dataplane refuses; their probes prove nothing.")
-	familyPathWrites    = pathMetrics.Counter("probe_path_writes_total", "Updates of paths of health probes sent to the dataplane.")
-	familyPathRepairs   = pathMetrics.Counter("probe_path_repairs_total", "Repairs of paths of health probes that another program changed.")
-	familyProbeServices = pathMetrics.Counter("ipvs_probe_service_writes_total", "IPVS messages sent that change a path of health probes.")
-	familyProbeRules    = pathMetrics.Counter("ipvs_probe_nftables_writes_total", "nftables messages sent that change a path of health probes.")
+	familyPaths       = pathMetrics.Gauge("probe_paths", "Paths of health probes to dr and tunnel backends that this host needs.")
+	familyPathsFailed = pathMetrics.Gauge("probe_paths_failed", "Paths of health probes that the dataplane refuses; their probes prove nothing.")
+	familyPathWrites  = pathMetrics.Counter("probe_path_writes_total", "Updates of paths of health probes sent to the dataplane.")
+	familyPathRepairs = pathMetrics.Counter("probe_path_repairs_total", "Repairs of paths of health probes that another program changed.")
 )
 
-// collectPaths returns the collector of the metrics of the paths of health probes. Sent counts the
-// messages to the kernel.
-func collectPaths(stats func() reconcile.Stats, sent func() probepath.Stats) metric.Collector {
+// collectPaths returns the collector of the metrics of the paths of health probes.
+func collectPaths(stats func() reconcile.Stats) metric.Collector {
 	return func(w *metric.Writer) {
-		s, n := stats(), sent()
+		s := stats()
 		w.Add(familyPaths, float64(s.Wanted))
 		w.Add(familyPathsFailed, float64(s.Failing))
 		w.Add(familyPathWrites, float64(s.Writes))
 		w.Add(familyPathRepairs, float64(s.DriftRepairs))
-		w.Add(familyProbeServices, float64(n.Services))
-		w.Add(familyProbeRules, float64(n.Rules))
 	}
 }

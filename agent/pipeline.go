@@ -25,8 +25,10 @@ import (
 func (a *agent) newPipeline(cfg *configs.Config) {
 	a.probes = newHealth(a, cfg)
 	var together func(a, b vip.FrontendKey) int
-	if a.plane().about.Mode != configs.ModeProxy && a.ranBefore(configs.ModeProxy) {
-		together = a.together(configs.ModeProxy)
+	for _, mode := range otherModes(a.plane().about.Mode) {
+		if a.ranBefore(mode) && together == nil {
+			together = a.together(mode)
+		}
 	}
 	a.pipeline = pipeline.New(pipeline.Options{
 		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.tree != nil,
@@ -120,7 +122,7 @@ func newHealth(a *agent, cfg *configs.Config) *health.Stage {
 
 // markOf returns the packet mark of a path of probes, or why it has none.
 func (a *agent) markOf(p vip.ProbePath) (uint32, error) {
-	paths := a.plane().paths
+	paths := a.plane().Paths
 	if paths == nil {
 		return 0, probe.ErrNoPaths
 	}

@@ -73,7 +73,7 @@ func TestPlanShowsPoolsAndKeys(t *testing.T) {
 	}} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []string
-			a := &agent{config: newLiveConfig(config(), nil), planes: newPlanes(&plane{})}
+			a := &agent{config: newLiveConfig(config(), nil), planes: newPlanes(&dataplane{})}
 			for _, c := range a.configChanges(tc.new) {
 				got = append(got, fmt.Sprintf("%s %s %s: %s (%s)", c.Action, c.Kind, c.Name, c.Detail, c.Impact))
 			}
@@ -89,7 +89,7 @@ func TestPlanShowsPoolsAndKeys(t *testing.T) {
 func TestPlanShowsWhatWaitsForARestart(t *testing.T) {
 	reloaded := configs.Default()
 	reloaded.Dataplane.Mode = configs.ModeNFT
-	a := &agent{config: newLiveConfig(configs.Default(), nil), planes: newPlanes(&plane{about: api.Dataplane{Mode: configs.ModeProxy}})}
+	a := &agent{config: newLiveConfig(configs.Default(), nil), planes: newPlanes(&dataplane{about: api.Dataplane{Mode: configs.ModeProxy}})}
 	waits := func(when string, want bool) {
 		t.Helper()
 		if changes := a.configChanges(a.config.get()); (len(changes) > 0) != want {
@@ -105,9 +105,9 @@ func TestPlanShowsWhatWaitsForARestart(t *testing.T) {
 	waits("nothing differs", false)
 	a.config.set(reloaded, nil)
 	waits("reloaded", true)
-	a.planes.serving.Store(&plane{about: api.Dataplane{Mode: configs.ModeNFT}})
+	a.planes.serving.Store(&dataplane{about: api.Dataplane{Mode: configs.ModeNFT}})
 	waits("switched", false)
-	a.planes.serving.Store(&plane{about: api.Dataplane{Mode: configs.ModeIPVS}})
+	a.planes.serving.Store(&dataplane{about: api.Dataplane{Mode: configs.ModeIPVS}})
 	a.config.set(configs.Default(), nil)
 	waits("auto", false)
 }

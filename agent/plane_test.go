@@ -7,6 +7,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 )
 
@@ -77,7 +78,7 @@ func TestLacksTheKnownCauseOnly(t *testing.T) {
 // and fixed ones disappear.
 func TestFindingsAreOfNow(t *testing.T) {
 	var found []ipvs.Finding
-	p := &plane{findings: func() []v1.Finding { return notOK(found) }}
+	p := &dataplane{Opened: plane.Opened{Findings: func() []ipvs.Finding { return found }}}
 	if got := p.now().Findings; len(got) != 0 {
 		t.Errorf("at first: %+v", got)
 	}

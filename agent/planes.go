@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ironvip/ironvip/internal/metric"
+	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -17,7 +18,7 @@ import (
 // planes are the dataplanes of this host: the one that serves, and those that leave. It counts the open connections of
 // clients wherever they are.
 type planes struct {
-	serving atomic.Pointer[plane]
+	serving atomic.Pointer[dataplane]
 	looked  chan struct{} // closed when it is known which dataplanes have left something here
 
 	mu      sync.RWMutex // held for writing to close one of leaving
@@ -31,24 +32,24 @@ var (
 )
 
 // newPlanes returns the dataplanes with p that serves.
-func newPlanes(p *plane) *planes {
+func newPlanes(p *dataplane) *planes {
 	all := &planes{looked: make(chan struct{}), leaving: map[string]*leaving{}}
 	all.serving.Store(p)
 	return all
 }
 
 // plane returns the dataplane that serves.
-func (p *planes) plane() *plane { return p.serving.Load() }
+func (p *planes) plane() *dataplane { return p.serving.Load() }
 
 // collect collects the metrics of the dataplane that serves.
 func (p *planes) collect(w *metric.Writer) {
-	for _, c := range p.plane().metrics {
+	for _, c := range p.plane().Metrics {
 		c(w)
 	}
 }
 
 // add adds a dataplane that shall leave, and returns the context for that. L is nil if it was not found.
-func (p *planes) add(ctx context.Context, mode string, l leaver) (*leaving, context.Context) {
+func (p *planes) add(ctx context.Context, mode string, l plane.Leaver) (*leaving, context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	x := &leaving{mode: mode, plane: l, stop: stop, ended: make(chan struct{})}
 	p.mu.Lock()
@@ -58,7 +59,7 @@ func (p *planes) add(ctx context.Context, mode string, l leaver) (*leaving, cont
 }
 
 // found records that a dataplane that shall leave is there.
-func (p *planes) found(x *leaving, l leaver) {
+func (p *planes) found(x *leaving, l plane.Leaver) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x.plane = l
@@ -98,7 +99,7 @@ func (p *planes) shown() (out []*leaving) {
 }
 
 // eachLeaving calls f for each dataplane that leaves, once they are known.
-func (p *planes) eachLeaving(ctx context.Context, f func(leaver) error) error {
+func (p *planes) eachLeaving(ctx context.Context, f func(plane.Leaver) error) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -131,7 +132,7 @@ func (p *planes) others(ctx context.Context, key vip.FrontendKey) (map[netip.Add
 	if key.Protocol == vip.UDP {
 		return out, nil
 	}
-	err := p.eachLeaving(ctx, func(l leaver) error {
+	err := p.eachLeaving(ctx, func(l plane.Leaver) error {
 		open, err := l.Connections(ctx, key)
 		for a, n := range open {
 			out[a] += n
@@ -166,7 +167,7 @@ func (p *planes) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (m
 			out[key] = t
 		}
 	}
-	err = p.eachLeaving(ctx, func(l leaver) error {
+	err = p.eachLeaving(ctx, func(l plane.Leaver) error {
 		open, err := l.Open(ctx)
 		for key, n := range open {
 			add(key, n)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -78,7 +79,7 @@ func TestConnectionsOfAllDataplanes(t *testing.T) {
 		leaves := &countingPlane{open: counts(10, 20)}
 		leaves.open[key][gone] = 40
 		leaves.open[other] = map[netip.AddrPort]int{a: 80} // which the dataplane doesn't have
-		p := &plane{Plane: &countingPlane{open: counts(1, 0)}}
+		p := &dataplane{Opened: plane.Opened{Plane: &countingPlane{open: counts(1, 0)}}}
 		c := newPlanes(p)
 		check := func(when string, wantA, wantB, all int) {
 			t.Helper()
@@ -123,7 +124,7 @@ func TestForwards(t *testing.T) {
 	}{{configs.ModeNFT, "", true}, {configs.ModeProxy, "/run/proxy.sock", true}, {configs.ModeProxy, "", false}} {
 		cfg := &configs.Config{}
 		cfg.Dataplane.ProxySocket = c.socket
-		a := &agent{config: newLiveConfig(cfg, nil), planes: newPlanes(&plane{about: api.Dataplane{Mode: c.mode}})}
+		a := &agent{config: newLiveConfig(cfg, nil), planes: newPlanes(&dataplane{about: api.Dataplane{Mode: c.mode}})}
 		expect.Equal(t, a.forwards(), c.forwards, "%s at %q", c.mode, c.socket)
 	}
 }

@@ -91,7 +91,7 @@ func (a *agent) runPlanes(ctx context.Context) error {
 }
 
 // startPlane runs what a dataplane has besides the loop of frontends, until it is halted.
-func (a *agent) startPlane(ctx context.Context, group parallel.Group, p *plane) {
+func (a *agent) startPlane(ctx context.Context, group parallel.Group, p *dataplane) {
 	running, halt := context.WithCancel(ctx)
 	p.halt = halt
 	run := func(f func(context.Context) error) {
@@ -141,17 +141,20 @@ func (a *agent) moveTo(ctx context.Context, group parallel.Group, mode string) {
 }
 
 // leavePlane lets a dataplane leave that this agent has run.
-func (a *agent) leavePlane(ctx context.Context, group parallel.Group, p *plane) {
+func (a *agent) leavePlane(ctx context.Context, group parallel.Group, p *dataplane) {
 	p.halt()
 	if err := p.vips.Close(); err != nil { // the dataplane that serves has the addresses
 		a.log.Debug("close a dataplane that leaves", "dataplane", p.about.Mode, "err", err)
 	}
-	l := p.leaver
+	l := p.Leaver
 	if p.proxy != nil {
 		l = a.proxyOf(ctx)
 		for key := range a.tables.Passive.All() { // the proxy finds nothing of backends any more
 			a.tables.Passive.Delete(key)
 		}
+	}
+	if l == nil {
+		return
 	}
 	if _, err := l.Left(ctx); err != nil { // it is looked for anew
 		a.log.Warn("a dataplane that leaves was not read; trying again", "dataplane", p.about.Mode, "err", err)
@@ -165,7 +168,7 @@ func (a *agent) leavePlane(ctx context.Context, group parallel.Group, p *plane) 
 // together orders the frontends for the first pass of a dataplane that replaces another one. The proxy serves the ports of an
 // address that the kernel would refuse until it has them, too.
 func (a *agent) together(from string) func(a, b vip.FrontendKey) int {
-	if from != configs.ModeProxy {
+	if !configs.DataplaneOf(from).Userspace {
 		return nil
 	}
 	return func(a, b vip.FrontendKey) int { return a.Addr.Compare(b.Addr) }
@@ -173,11 +176,14 @@ func (a *agent) together(from string) func(a, b vip.FrontendKey) int {
 
 // forwards reports whether the dataplane forwards while this process doesn't run.
 func (a *agent) forwards() bool {
-	return a.plane().about.Mode != configs.ModeProxy || a.config.startedWith().Dataplane.ProxySocket != ""
+	return !a.plane().kind().Userspace || a.config.startedWith().Dataplane.ProxySocket != ""
 }
 
 // planSwitch returns what a switch does. It costs O(connections + services).
 func (a *agent) planSwitch(ctx context.Context, mode string) (v1.SwitchPlan, error) {
+	if configs.DataplaneOf(mode) == nil {
+		return v1.SwitchPlan{}, server.BadRequest(fmt.Sprintf("%q is not a dataplane", mode), "use "+strings.Join(configs.Modes(), ", "))
+	}
 	from := a.plane().about.Mode
 	plan := v1.SwitchPlan{From: from, To: mode, Changes: mode != from, Connections: []v1.SwitchConnections{}, Refused: []v1.Problem{}, Problems: []v1.Problem{}}
 	if !plan.Changes {
@@ -243,7 +249,7 @@ func (a *agent) contradictions(mode string) []vip.Problem {
 	switch {
 	case cfg == nil:
 		return problems
-	case cfg.Dataplane.Role == configs.RoleRealServer && mode != configs.ModeIPVS:
+	case cfg.Dataplane.Role == configs.RoleRealServer && !configs.DataplaneOf(mode).RealServer:
 		return one("dataplane.role", cfg.Place("dataplane.role"), "a real server needs ipvs", "")
 	case cfg.Dataplane.Mode != configs.ModeAuto && cfg.Dataplane.Mode != mode:
 		return one("dataplane.mode", cfg.Place("dataplane.mode"), fmt.Sprintf("dataplane.mode = %q contradicts: the next start runs that", cfg.Dataplane.Mode),

@@ -39,7 +39,7 @@ func (s *Server) dataplaneRoutes() {
 }
 
 type switchDataplaneInput struct {
-	Mode   string `query:"mode" required:"true" enum:"ipvs,nft,proxy" doc:"the new dataplane"`
+	Mode   string `query:"mode" required:"true" doc:"the new dataplane"`
 	DryRun bool   `query:"dry_run" doc:"change nothing and return a plan"`
 	Force  bool   `query:"force" doc:"also if the new dataplane does not support what services use"`
 }

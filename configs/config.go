@@ -41,7 +41,7 @@ type Node struct {
 
 // Dataplane contains the settings of the dataplane.
 type Dataplane struct {
-	Mode              string         `toml:"mode"`                // ModeAuto, ModeIPVS, ModeNFT or ModeProxy
+	Mode              string         `toml:"mode"`                // ModeAuto, or one of Dataplanes
 	Role              string         `toml:"role"`                // RoleDirector or RoleRealServer
 	NodePortAddresses []AddressRange `toml:"node_port_addresses"` // empty: the host's primary addresses
 	ResyncInterval    spec.Duration  `toml:"resync_interval"`     // interval of the checks for drift

@@ -49,9 +49,9 @@ func (c *Config) checkNode(t *tomlfile.Checker) {
 
 func (c *Config) checkDataplane(t *tomlfile.Checker) {
 	d := &c.Dataplane
-	t.Choice("mode", d.Mode, ModeAuto, ModeIPVS, ModeNFT, ModeProxy)
+	t.Choice("mode", d.Mode, append([]string{ModeAuto}, Modes()...)...)
 	t.Choice("role", d.Role, RoleDirector, RoleRealServer)
-	if d.Role == RoleRealServer && (d.Mode == ModeProxy || d.Mode == ModeNFT) {
+	if k := DataplaneOf(d.Mode); d.Role == RoleRealServer && k != nil && !k.RealServer {
 		t.Bad("role", `set dataplane.mode to "auto" or "ipvs"`, "a real server needs the kernel: dataplane.mode %q has no part in direct routing and tunnels", d.Mode)
 	}
 	t.Between("resync_interval", d.ResyncInterval, MinResyncInterval, MaxResyncInterval, `use "1s" to "24h"`)

@@ -1,12 +1,11 @@
 package status
 
 import (
-	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -50,14 +49,14 @@ func namesThatCan(t *testing.T, name string, change func(*vip.Frontend)) (refusa
 	f := vip.Frontend{Key: vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}, Scheduler: vip.WeightedRoundRobin,
 		Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Weight: 1}}}
 	change(&f)
-	for _, mode := range slices.Sorted(maps.Keys(dataplanes)) {
+	for _, mode := range configs.Modes() {
 		problem := Unsupported(mode, &f)
 		if problem == nil {
 			continue
 		}
 		refusals++
 		_, named, _ := strings.Cut(problem.Hint, "dataplane.mode ")
-		for _, other := range slices.Sorted(maps.Keys(dataplanes)) {
+		for _, other := range configs.Modes() {
 			if can := Unsupported(other, &f) == nil; can != strings.Contains(named, `"`+other+`"`) {
 				t.Errorf("%s: %s refuses with the hint %q, and %s can serve it: %t", name, mode, problem.Hint, other, can)
 			}

@@ -16,10 +16,7 @@ import (
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
-	"github.com/ironvip/ironvip/ipvs"
-	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/pipeline/compile"
-	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/sources/static"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -138,19 +135,8 @@ func (p *Proposal) lostNames(after []Planned) (out []vip.Problem) {
 
 // On is the host that a plan is for.
 type On struct {
-	Mode string // of its dataplane: configs.ModeIPVS, ModeNFT or ModeProxy; "" is unknown
+	Mode string // of its dataplane, one of configs.Dataplanes; "" is unknown
 	Node compile.Node
-}
-
-// dataplanes is what the dataplanes can't do, by mode: what they refuse to serve, and what they serve
-// without a part.
-var dataplanes = map[string]struct {
-	unsupported func(*vip.Frontend) error
-	ignored     func(*vip.Service) []vip.Problem
-}{
-	configs.ModeIPVS:  {ipvs.Unsupported, ipvs.Ignored},
-	configs.ModeNFT:   {nft.Unsupported, nft.Ignored},
-	configs.ModeProxy: {proxy.Unsupported, func(*vip.Service) []vip.Problem { return nil }},
 }
 
 // check adds what a proposed service requests and would not get.
@@ -159,15 +145,15 @@ func (p *plan) check(is *Planned, on On) {
 	frontends, refused := compile.Service(compile.Input{View: compile.View{Service: s}, Allocation: &is.Allocation, Node: on.Node})
 	problems := slices.Concat(is.Allocation.Problems, refused)
 	warnings := compile.Ineffective(s)
-	if plane, known := dataplanes[on.Mode]; known {
+	if plane := configs.DataplaneOf(on.Mode); plane != nil {
 		for i := range frontends {
 			// The frontends of a service often have the same problem.
-			if problem, bad := errors.AsType[vip.Problem](plane.unsupported(&frontends[i])); bad && !slices.Contains(problems, problem) {
+			if problem, bad := errors.AsType[vip.Problem](plane.Refuses(&frontends[i])); bad && !slices.Contains(problems, problem) {
 				problems = append(problems, problem)
 			}
 		}
 		if !on.Node.RealServer {
-			warnings = append(warnings, plane.ignored(s)...)
+			warnings = append(warnings, plane.Ignores(s)...)
 		}
 	}
 	p.Problems = append(p.Problems, inService(problems, s)...)
@@ -176,7 +162,7 @@ func (p *plan) check(is *Planned, on On) {
 
 // Unsupported returns why a dataplane can't serve a frontend, or nil.
 func Unsupported(mode string, f *vip.Frontend) *vip.Problem {
-	if problem, bad := errors.AsType[vip.Problem](dataplanes[mode].unsupported(f)); bad {
+	if problem, bad := errors.AsType[vip.Problem](configs.DataplaneOf(mode).Refuses(f)); bad {
 		return &problem
 	}
 	return nil

@@ -38,8 +38,8 @@ const (
 
 // SwitchPlan is what a switch to another dataplane does.
 type SwitchPlan struct {
-	From          string              `json:"from" enum:"ipvs,nft,proxy"`
-	To            string              `json:"to" enum:"ipvs,nft,proxy"`
+	From          string              `json:"from"`
+	To            string              `json:"to"`
 	Changes       bool                `json:"changes" doc:"false: the host runs this dataplane"`
 	HardStopAfter uint64              `json:"hard_stop_after_seconds,omitempty" doc:"how long connections may continue"`
 	Connections   []SwitchConnections `json:"connections" doc:"of this dataplane that are open now, without those that a dataplane that leaves still has"`

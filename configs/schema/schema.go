@@ -98,7 +98,7 @@ func either(of ...Node) Node { return Node{"anyOf": of} }
 
 // words are the values of keys that take one of a few words. A key of a list is that of its items.
 var words = map[reflect.Type]map[string][]string{
-	reflect.TypeFor[configs.Dataplane](): {"mode": {configs.ModeAuto, configs.ModeIPVS, configs.ModeNFT, configs.ModeProxy}, "role": {configs.RoleDirector, configs.RoleRealServer}},
+	reflect.TypeFor[configs.Dataplane](): {"mode": append([]string{configs.ModeAuto}, configs.Modes()...), "role": {configs.RoleDirector, configs.RoleRealServer}},
 	reflect.TypeFor[configs.IPAM]():      {"store": {configs.StoreBolt, configs.StoreConsul}},
 	reflect.TypeFor[health.Config]():     {"default": {health.DefaultTCP, health.DefaultNone}},
 	reflect.TypeFor[configs.Announce]():  {"mode": announce.Modes()},

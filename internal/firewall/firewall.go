@@ -36,21 +36,9 @@ const (
 
 // Query is what must pass.
 type Query struct {
-	Pools      []netip.Prefix
-	Mode       string   // of the dataplane: "ipvs", "nft" or "proxy"
-	RealServer bool     // the host only takes packets to VIPs from directors
-	Ours       []string // tables to skip
-}
-
-// paths returns which packets the dataplane needs.
-func (q Query) paths() []Path {
-	switch {
-	case q.RealServer || q.Mode == "proxy":
-		return []Path{ToVIP}
-	case q.Mode == "nft":
-		return []Path{ToBackend, Answers}
-	}
-	return []Path{ToVIP, Answers}
+	Pools []netip.Prefix
+	Paths []Path
+	Ours  []string // tables to skip
 }
 
 // Find returns the chains that drop what must pass, in the network namespace of the calling thread. It goes on after a
@@ -70,7 +58,7 @@ func Find(q Query) ([]Drop, error) {
 		if base.Hooknum == nil || base.Type != nftables.ChainTypeFilter || slices.Contains(q.Ours, base.Table.Name) {
 			continue
 		}
-		for _, path := range q.paths() {
+		for _, path := range q.Paths {
 			if *base.Hooknum != *path.hook() {
 				continue
 			}
@@ -105,7 +93,7 @@ func (q Query) dropsOf(conn *nftables.Conn, base *nftables.Chain, path Path) (dr
 		if !sees(base.Table.Family, pool.Addr()) {
 			continue
 		}
-		w := walk{conn: conn, table: base.Table, packet: packet{pool: pool, path: path, dnat: q.Mode == "nft"}}
+		w := walk{conn: conn, table: base.Table, packet: packet{pool: pool, path: path, dnat: slices.Contains(q.Paths, ToBackend)}}
 		verdict, err := w.chain(base.Name, false)
 		if err != nil {
 			return drops, err

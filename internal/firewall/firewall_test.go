@@ -15,6 +15,13 @@ import (
 
 var pools = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}
 
+// The packets of the dataplanes.
+var (
+	ipvs  = []firewall.Path{firewall.ToVIP, firewall.Answers}
+	nft   = []firewall.Path{firewall.ToBackend, firewall.Answers}
+	proxy = []firewall.Path{firewall.ToVIP}
+)
+
 // The rules of a kernel that drop packets to a VIP, or answers of backends, are found; those that let them through are not.
 func TestFind(t *testing.T) {
 	need.Program(t, "nft")
@@ -45,13 +52,12 @@ func TestFind(t *testing.T) {
 				counter jump DOCKER-USER; jump DOCKER-CT; iifname "docker0" accept; }
 		}`
 	}
-	const ipvs, nft, proxy = "ipvs", "nft", "proxy"
 	forward := func(rules string) string {
 		return "table inet filter { chain passing { type filter hook forward priority 0; policy drop; " + rules + " } }"
 	}
 	for _, c := range []struct {
 		name, rules, want string
-		of                string
+		of                []firewall.Path
 	}{
 		{"no rules", "", "", ipvs},
 		{"a policy", input(""), both, ipvs},
@@ -91,7 +97,7 @@ func TestFind(t *testing.T) {
 				if out, err := load.CombinedOutput(); err != nil {
 					t.Fatalf("%v: %s", err, out)
 				}
-				got, err := firewall.Find(firewall.Query{Pools: pools, Mode: c.of, Ours: []string{"ironvip"}})
+				got, err := firewall.Find(firewall.Query{Pools: pools, Paths: c.of, Ours: []string{"ironvip"}})
 				if unread := strings.Contains(c.rules, "ct original"); unread != (err != nil) {
 					t.Errorf("error %v", err)
 				}

@@ -22,10 +22,10 @@ func TestFindIptables(t *testing.T) {
 				t.Fatalf("iptables-nft %s: %v: %s", args, err, out)
 			}
 		}
-		mode := "ipvs"
+		of := ipvs
 		count := func(what string, want int) {
 			t.Helper()
-			got, err := firewall.Find(firewall.Query{Pools: pools, Mode: mode})
+			got, err := firewall.Find(firewall.Query{Pools: pools, Paths: of})
 			if err != nil || len(got) != want {
 				t.Errorf("%s: %+v, %v; want %d", what, got, err, want)
 			}
@@ -41,7 +41,7 @@ func TestFindIptables(t *testing.T) {
 		count("all pass", 0)
 		run("-I INPUT -j REJECT")
 		count("all are rejected", 1)
-		mode = "nft"
+		of = nft
 		count("connections that nft forwards", 1)
 		run("-I FORWARD -m state --state NEW -j DROP")
 		count("a drop of the older module", 1)

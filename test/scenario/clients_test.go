@@ -8,10 +8,8 @@ import (
 	"net/netip"
 	"os/exec"
 
+	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/firewall"
-	"github.com/ironvip/ironvip/ipvs"
-	"github.com/ironvip/ironvip/ipvs/probepath"
-	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/proxy/proxyproto"
 	"github.com/ironvip/ironvip/test/need"
 )
@@ -210,8 +208,7 @@ func firewalled(r *run) error {
 
 // remedied applies the advice for each chain that drops packets of the dataplane, until there is none.
 func remedied(r *run) error {
-	q := firewall.Query{Pools: []netip.Prefix{r.pool(r.runs, r.family)}, Mode: r.dataplane.name,
-		Ours: []string{ipvs.TableOf(device), probepath.TableOf(ipvs.TableOf(device)), nft.TableOf(device)}}
+	q := configs.FirewallQuery(r.dataplane.name, device, false, []netip.Prefix{r.pool(r.runs, r.family)})
 	for n := 0; ; n++ {
 		var drops []firewall.Drop
 		var err error

@@ -26,6 +26,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -258,7 +259,7 @@ func wellHost() *doctor.Host {
 			"proc/7/comm":               {Data: []byte("bash\n")},
 		},
 		PID: 7,
-		IPVS: func() []ipvs.Finding {
+		Needs: func(*plane.Kind) []ipvs.Finding {
 			return []ipvs.Finding{{Name: "capability CAP_NET_ADMIN", OK: true, Required: true}, {Name: "kernel module ip_vs", OK: true, Required: true},
 				{Name: "kernel module ip_vs_wrr", OK: true, Required: true}, {Name: "sysctl net.ipv4.vs.conntrack", OK: true}}
 		},

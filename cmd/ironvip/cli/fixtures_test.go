@@ -232,7 +232,7 @@ func comparison() v1.CheckComparisonList {
 	}}
 }
 
-func plane() v1.Dataplane {
+func shownPlane() v1.Dataplane {
 	return v1.Dataplane{Mode: "ipvs", Reason: "the kernel has IPVS and we may use it", Level: v1.LevelWarn, Summary: "1 of 3 frontends pending",
 		Ready: true, DesiredRevision: 214, AppliedRevision: 210, Frontends: 3, Backends: 6, Pending: 1, Repairs: 2, LastResync: ago(20 * time.Second),
 		Problems: []v1.Problem{}, Findings: []v1.Finding{{Level: v1.LevelFail, Name: "net.ipv4.vs.conntrack",

@@ -48,7 +48,7 @@ func node(t *testing.T) *fakeAgent {
 	a.on("GET /v1/dns/query?name=none.vip.internal&type=AAAA", 200, v1.DNSAnswer{Name: "none.vip.internal", Type: "AAAA", RCode: "NXDOMAIN", Why: "no service has this name",
 		Answer: []v1.DNSRecord{}, Additional: []v1.DNSRecord{}, Authority: []v1.DNSRecord{{Name: "vip.internal", TTL: 1, Type: "SOA", Data: "ns.dns.vip.internal hostmaster.vip.internal 1763900000 7200 1800 86400 1"}}})
 	a.on("GET /v1/nodes/checks?service=web", 200, comparison())
-	a.on("GET /v1/dataplane", 200, plane())
+	a.on("GET /v1/dataplane", 200, shownPlane())
 	a.on("GET /v1/dataplane/frontends?limit=1000", 200, frontends())
 	a.on("GET /v1/dataplane/frontends?limit=1000&service=shop%2Fdb", 200, v1.FrontendList{Items: frontends().Items[1:2]})
 	a.on("GET /v1/dataplane/diff", 200, diff())

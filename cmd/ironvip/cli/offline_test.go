@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -46,14 +47,16 @@ func TestDoctor(t *testing.T) {
 		}
 	}
 	noIPVS := func(h *doctor.Host) {
-		h.NFT = func() []ipvs.Finding { return nil }
-		h.IPVS = func() []ipvs.Finding {
+		h.Needs = func(k *plane.Kind) []ipvs.Finding {
+			if k.Mode != configs.ModeIPVS {
+				return nil
+			}
 			return []ipvs.Finding{{Name: "capability CAP_NET_ADMIN", OK: true, Required: true},
 				{Name: "kernel module ip_vs", Required: true, Detail: "the kernel has no IPVS, or it isn't loaded", Remedy: "modprobe ip_vs"}}
 		}
 	}
 	oneSetting := func(h *doctor.Host) {
-		h.IPVS = func() []ipvs.Finding {
+		h.Needs = func(*plane.Kind) []ipvs.Finding {
 			return []ipvs.Finding{{Name: "kernel module ip_vs", OK: true, Required: true},
 				{Name: "sysctl net.ipv4.vs.conntrack", Detail: "is 0, needs 1: masquerading needs it; the agent sets it when it may",
 					Remedy: "sysctl -w net.ipv4.vs.conntrack=1"}}
@@ -123,7 +126,7 @@ func TestDoctorUsesTheLastGoodConfiguration(t *testing.T) {
 	good := ofState + fmt.Sprintf("[api]\nsocket = %q\n[dataplane]\nmode = \"nft\"\n", a.socket)
 	const answers, noNFT = "agent on lb1 answers", "FAIL  nftables: the kernel has none"
 	host := wellHost()
-	host.NFT = func() []ipvs.Finding {
+	host.Needs = func(*plane.Kind) []ipvs.Finding {
 		return []ipvs.Finding{{Name: "nftables", Required: true, Detail: "the kernel has none", Remedy: "modprobe nf_tables"}}
 	}
 	lastGood := configs.LoadOrLastGood

@@ -17,7 +17,7 @@ import (
 func (a *app) dataplaneSwitchCommand() *cobra.Command {
 	var plan, force, noWait bool
 	cmd := &cobra.Command{
-		Use:   "switch ipvs|nft|proxy",
+		Use:   "switch " + strings.Join(configs.Modes(), "|"),
 		Short: "move this host to another dataplane",
 		Long: `Lets another dataplane serve, while the agent goes on, and waits until that
 serves all clients. Until then, the present dataplane serves them. With --plan, it only shows
@@ -31,7 +31,7 @@ If services use what the new dataplane does not support, --force is needed. A sw
 refused has exit code 5, and one that fails has exit code 1.`,
 		Example:   "  ironvip dataplane switch nft --plan\n  ironvip dataplane switch nft",
 		Args:      cobra.ExactArgs(1),
-		ValidArgs: []string{configs.ModeIPVS, configs.ModeNFT, configs.ModeProxy},
+		ValidArgs: configs.Modes(),
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 			p, err := c.Switch(ctx, args[0], force, plan)
 			if err != nil {

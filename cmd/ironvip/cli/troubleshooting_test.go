@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/configs"
 )
 
 // docs/troubleshooting.md has a row for each code of a problem and each check of doctor, and no others.
@@ -43,6 +45,13 @@ func TestTroubleshootingIsComplete(t *testing.T) {
 						code += "*"
 					}
 					want = append(want, code)
+				}
+			}
+		}
+		if strings.HasSuffix(tc.heading, "doctor") {
+			for _, k := range configs.Dataplanes {
+				if k.Needs != nil {
+					want = append(want, k.Mode)
 				}
 			}
 		}

@@ -12,13 +12,18 @@ type Left struct {
 	Table   string       // our nftables table, or ""
 	Damaged bool         // the table is not whole, so only the keys of Frontends are known
 	Tunnels []netip.Addr // of our tunnel devices
+	// PathTable is our nftables table of the paths of health probes, or "", and Paths the number of these.
+	PathTable string
+	Paths     int
 	// Frontends are ours, by key. Of their settings, only what the kernel shows is set.
 	Frontends []vip.Frontend
 	Others    []vip.FrontendKey // services of others in IPVS by key, except those by firewall mark
 }
 
 // Any reports whether something is left.
-func (l *Left) Any() bool { return l.Table != "" || len(l.Tunnels)+len(l.Frontends) > 0 }
+func (l *Left) Any() bool {
+	return l.Table != "" || l.PathTable != "" || len(l.Tunnels)+len(l.Frontends) > 0
+}
 
 // Keys returns the keys of the frontends.
 func (l *Left) Keys() []vip.FrontendKey {

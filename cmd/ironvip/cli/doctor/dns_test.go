@@ -109,7 +109,7 @@ func TestDNS(t *testing.T) {
 			t.Parallel()
 			w := want
 			w.DNS = DNS{Domain: "vip.internal", Listen: c.listen}
-			h := host(nil)
+			h := machine(nil)
 			h.Query = this.Query
 			found := only(Examine(h, w), "dns")
 			var text []string

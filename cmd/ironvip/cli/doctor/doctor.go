@@ -1,6 +1,6 @@
 // Package doctor checks whether ironvip can work on a host, and suggests fixes.
 //
-// Its input is a Host (the files of /proc and /sys, the findings of ipvs.Check and nft.Check,
+// Its input is a Host (the files of /proc and /sys, what dataplanes need of it,
 // disk facts)
 // and what the config wants. Its outputs are findings in the order of the checks. It needs no
 // agent and no root, and changes nothing. It reports what it may not read.
@@ -14,8 +14,8 @@ import (
 
 	"github.com/ironvip/ironvip/dns/resolved"
 	"github.com/ironvip/ironvip/internal/firewall"
-	"github.com/ironvip/ironvip/ipvs"
-	"github.com/ironvip/ironvip/nft"
+	"github.com/ironvip/ironvip/plane"
+	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/linux"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -41,13 +41,12 @@ type Finding struct {
 
 // Host is the machine to examine.
 type Host struct {
-	Files    fs.FS                           // the root directory; /proc and /sys are read from it
-	PID      int                             // of this process
-	IPVS     func() []ipvs.Finding           // what IPVS needs
-	NFT      func() []nft.Finding            // what the nft dataplane needs
-	Disk     func(path string) (Disk, error) // the file system that holds path
-	Writable func(path string) (bool, error) // whether this process may write into the directory
-	State    func(path string) error         // the result of store.Check
+	Files    fs.FS                            // the root directory; /proc and /sys are read from it
+	PID      int                              // of this process
+	Needs    func(*plane.Kind) []host.Finding // what a dataplane needs
+	Disk     func(path string) (Disk, error)  // the file system that holds path
+	Writable func(path string) (bool, error)  // whether this process may write into the directory
+	State    func(path string) error          // the result of store.Check
 	// Services lists the IPVS services of a dataplane with that device, and all others. It
 	// may be nil.
 	Services func(device string) (Services, error)

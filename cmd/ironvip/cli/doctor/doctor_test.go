@@ -13,13 +13,21 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
-	"github.com/ironvip/ironvip/nft"
+	"github.com/ironvip/ironvip/plane"
+	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/linux"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// host returns a machine that meets all requirements. Each test removes something.
-func host(files map[string]string) Host {
+// needing returns what the dataplanes find on a machine.
+func needing(ipvs, nft []host.Finding) func(*plane.Kind) []host.Finding {
+	return func(k *plane.Kind) []host.Finding {
+		return map[string][]host.Finding{configs.ModeIPVS: ipvs, configs.ModeNFT: nft}[k.Mode]
+	}
+}
+
+// machine returns a host that meets all requirements. Each test removes something.
+func machine(files map[string]string) Host {
 	m := fstest.MapFS{
 		"proc/sys/kernel/osrelease": {Data: []byte("6.1.0-56-cloud-amd64\n")},
 		"proc/7/comm":               {Data: []byte("bash\n")},
@@ -29,8 +37,7 @@ func host(files map[string]string) Host {
 		m[path] = &fstest.MapFile{Data: []byte(text)}
 	}
 	return Host{Files: m, PID: 7,
-		IPVS:     func() []ipvs.Finding { return []ipvs.Finding{{Name: "kernel module ip_vs", OK: true, Required: true}} },
-		NFT:      func() []nft.Finding { return []nft.Finding{{Name: "nf_tables", OK: true, Required: true}} },
+		Needs:    needing([]ipvs.Finding{{Name: "kernel module ip_vs", OK: true, Required: true}}, []ipvs.Finding{{Name: "nf_tables", OK: true, Required: true}}),
 		Disk:     func(string) (Disk, error) { return Disk{Free: 1 << 30}, nil },
 		Writable: func(string) (bool, error) { return true, nil },
 		State:    func(string) error { return nil },
@@ -50,7 +57,7 @@ var announcing = func() Want {
 }()
 
 func TestHealthyHost(t *testing.T) {
-	findings := Examine(host(nil), want)
+	findings := Examine(machine(nil), want)
 	if Worst(findings) != OK {
 		t.Errorf("%+v", findings)
 	}
@@ -148,7 +155,7 @@ func TestFindings(t *testing.T) {
 		{"unlimited files", map[string]string{"proc/7/limits": "Max open files   1024   unlimited   files\n"}, want, OK, "open_files", "may open unlimited files"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			found := only(Examine(host(c.files), c.want), c.check)
+			found := only(Examine(machine(c.files), c.want), c.check)
 			switch {
 			case c.says == "" && len(found) > 0:
 				t.Errorf("found %+v, want nothing", found)
@@ -174,7 +181,7 @@ func TestAgentOfThisHost(t *testing.T) {
 		"relative path elsewhere":       {"ironvip", "/srv", "net:[1]", false},
 		"relative path, cwd unreadable": {"ironvip", "", "net:[1]", false},
 	} {
-		h := host(map[string]string{"proc/8/comm": "ironvip\n", "proc/8/cmdline": args("ironvip", "agent", "--config", c.config)})
+		h := machine(map[string]string{"proc/8/comm": "ironvip\n", "proc/8/cmdline": args("ironvip", "agent", "--config", c.config)})
 		files := h.Files.(fstest.MapFS)
 		for path, target := range map[string]string{"proc/7/ns/net": "net:[1]", "proc/8/ns/net": c.network, "proc/8/cwd": c.cwd} {
 			if target != "" {
@@ -235,14 +242,14 @@ func TestDataplane(t *testing.T) {
 			[]Finding{{OK, "ipvs", "ipvs: ip_vs", ""},
 				{Warn, "ipvs", "this user may not read IPVS and nf_tables (no CAP_NET_ADMIN): some requirements were not checked", "run ironvip doctor as root"}}},
 	} {
-		h := host(nil)
+		h := machine(nil)
 		// Only the selected dataplane is checked.
-		h.IPVS, h.NFT = func() []ipvs.Finding { return c.has }, func() []ipvs.Finding { return []ipvs.Finding{missing} }
+		h.Needs = needing(c.has, []ipvs.Finding{missing})
 		if c.name == "nft instead" {
-			h.NFT = func() []ipvs.Finding { return nil }
+			h.Needs = needing(c.has, nil)
 		}
 		if c.mode == configs.ModeNFT {
-			h.IPVS, h.NFT = nil, h.IPVS
+			h.Needs = needing(nil, c.has)
 		}
 		got := dataplane(h, Want{Mode: c.mode})
 		if len(got) != len(c.want) {
@@ -274,7 +281,7 @@ func TestStateDir(t *testing.T) {
 		{"missing", Disk{}, false, &fs.PathError{Op: "stat", Path: "/s", Err: fs.ErrNotExist}, Warn, "does not exist"},
 		{"a file", Disk{}, false, &fs.PathError{Op: "open", Path: "/s", Err: errors.New("not a directory")}, Warn, "not a directory"},
 	} {
-		h := host(nil)
+		h := machine(nil)
 		h.Disk = func(string) (Disk, error) { return c.disk, nil }
 		h.Writable = func(string) (bool, error) { return c.writable, c.err }
 		got := stateDir(h, Want{StateDir: "/s"})
@@ -316,7 +323,7 @@ func TestServicesInTheKernel(t *testing.T) {
 		{"others' in our pools", nil, Services{Others: append(keys("192.0.2.7:80", "192.0.2.7:81", "192.0.2.200:80", "[2001:db8::1]:80"), others...)}, nil, "foreign_services",
 			`192.0.2.7:80/tcp, 192.0.2.7:81/tcp, [2001:db8::1]:80/tcp; the agent removes them ipvsadm -D, or in the pool: exclude = ["192.0.2.7/32", "2001:db8::1/128"]`},
 	} {
-		h := host(c.files)
+		h := machine(c.files)
 		h.Services = func(device string) (Services, error) {
 			if device != "ironvip0" {
 				t.Errorf("asked for device %q", device)
@@ -345,7 +352,7 @@ func TestStateFile(t *testing.T) {
 	path := filepath.Join(dir, store.FileName)
 	said := func(what string, level Level, says string) {
 		t.Helper()
-		h := host(nil)
+		h := machine(nil)
 		h.State = store.Check
 		w := want
 		w.StateDir = dir
@@ -380,7 +387,7 @@ func TestStateFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	said("a directory", Fail, "not a regular file")
-	h := host(nil)
+	h := machine(nil)
 	h.State = func(path string) error { return &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission} }
 	if found := only(Examine(h, want), "state_file"); len(found) != 1 || found[0].Level != OK || !strings.Contains(found[0].Text, "as root") {
 		t.Errorf("no rights: found %+v", found)
@@ -389,7 +396,7 @@ func TestStateFile(t *testing.T) {
 
 // A host with an unreadable /proc causes warnings, no panic and no missing findings.
 func TestUnreadableHost(t *testing.T) {
-	h := host(nil)
+	h := machine(nil)
 	h.Files = fstest.MapFS{}
 	h.Disk = func(string) (Disk, error) { return Disk{}, errors.New("no") }
 	findings := Examine(h, want)
@@ -444,7 +451,7 @@ func TestKernelFeatures(t *testing.T) {
 		{"old kernel with features of later ones", old, announcing, func(f linux.Feature) (bool, bool) { return true, true }, nil},
 		{"new kernel without a feature", nil, announcing, func(f linux.Feature) (bool, bool) { return false, f == linux.Egress }, []linux.Feature{linux.Egress}},
 	} {
-		h := host(c.files)
+		h := machine(c.files)
 		h.Has = c.has
 		got := only(Examine(h, c.want), "kernel_feature")
 		if len(got) != len(c.lacks) {

@@ -17,7 +17,8 @@ import (
 	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
-	"github.com/ironvip/ironvip/nft"
+	"github.com/ironvip/ironvip/plane"
+	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/linux"
 	"github.com/ironvip/ironvip/plane/kernel/vips"
 )
@@ -27,8 +28,7 @@ func ThisHost(realServer bool) Host {
 	return Host{
 		Files:    os.DirFS("/"),
 		PID:      os.Getpid(),
-		IPVS:     func() []ipvs.Finding { return ipvs.Check(realServer) },
-		NFT:      nft.Check,
+		Needs:    func(k *plane.Kind) []host.Finding { return k.NeedsOf(realServer) },
 		Services: services,
 		Firewall: firewall.Find,
 		Has:      has,

@@ -9,7 +9,8 @@ import (
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/plane"
+	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/linux"
 )
 
@@ -43,8 +44,8 @@ func features(h Host, w Want) (out []Finding) {
 		return nil
 	}
 	uses := map[linux.Feature]bool{
-		linux.ConntrackFilter: w.Mode != configs.ModeProxy,
-		linux.OwnedTables:     w.Mode != configs.ModeProxy,
+		linux.ConntrackFilter: needs(w),
+		linux.OwnedTables:     needs(w),
 		linux.NetnsCookie:     !insists(w),
 		linux.Egress:          slices.Contains(w.Announce.Modes, announce.L2.String()),
 		linux.RunEstimation:   w.Mode == configs.ModeIPVS || w.Mode == configs.ModeAuto,
@@ -75,22 +76,18 @@ func features(h Host, w Want) (out []Finding) {
 // capability is the name of the requirement for reading IPVS and nf_tables.
 const capability = "CAP_NET_ADMIN"
 
-// dataplane checks what IPVS needs, or the nft dataplane if the config insists on it. A missing
+// dataplane checks what the configured dataplane needs, or with auto the first one. A missing
 // requirement fails only if the config insists on its dataplane; otherwise the nft or the userspace
 // dataplane is used. Requirements that this process may not check are reported as unchecked, not as missing.
 func dataplane(h Host, w Want) []Finding {
-	var check, reads string
-	var all []ipvs.Finding
-	switch w.Mode {
-	case configs.ModeProxy:
-		return []Finding{{OK, "dataplane", "dataplane: userspace, as configured; it needs nothing of the kernel", ""}}
-	case configs.ModeNFT:
-		check = "nft"
-		reads, all = "nf_tables", h.NFT()
-	default:
-		check = "ipvs"
-		reads, all = "IPVS and nf_tables", h.IPVS()
+	k := configs.DataplaneOf(w.Mode)
+	if k == nil {
+		k = configs.Dataplanes[0]
 	}
+	if k.Needs == nil {
+		return []Finding{{OK, "dataplane", "dataplane: " + nameOf(k) + ", as configured; it needs nothing of the kernel", ""}}
+	}
+	check, all := k.Mode, h.Needs(k)
 	unknown, noIPVS := false, false
 	for _, r := range all {
 		unknown = unknown || r.Unknown || shortName(r.Name) == capability && !r.OK
@@ -116,15 +113,11 @@ func dataplane(h Host, w Want) []Finding {
 		out = append([]Finding{{OK, check, check + ": " + strings.Join(met, ", "), ""}}, out...)
 	}
 	if unknown {
-		out = append(out, Finding{Warn, check, "this user may not read " + reads + " (no " + capability + "): some requirements were not checked",
+		out = append(out, Finding{Warn, check, "this user may not read " + k.Reads + " (no " + capability + "): some requirements were not checked",
 			"run ironvip doctor as root"})
 	}
 	if fallback {
-		other := "userspace"
-		if modeOf(h, w) == configs.ModeNFT {
-			other = "nft"
-		}
-		out = append(out, Finding{OK, "dataplane", "dataplane: auto; until this is fixed, the " + other + " dataplane is used", ""})
+		out = append(out, Finding{OK, "dataplane", "dataplane: auto; until this is fixed, the " + nameOf(configs.DataplaneOf(modeOf(h, w))) + " dataplane is used", ""})
 	}
 	return out
 }
@@ -132,19 +125,32 @@ func dataplane(h Host, w Want) []Finding {
 // modeOf returns the dataplane that an agent on a host without a former one runs: the configured one or, with auto, the
 // first that the kernel can run.
 func modeOf(h Host, w Want) string {
-	switch {
-	case w.Mode != configs.ModeAuto:
+	if w.Mode != configs.ModeAuto {
 		return w.Mode
-	case ipvs.Err(h.IPVS()) == nil:
-		return configs.ModeIPVS
-	case ipvs.Err(h.NFT()) == nil:
-		return configs.ModeNFT
 	}
-	return configs.ModeProxy
+	i := slices.IndexFunc(configs.Dataplanes, func(k *plane.Kind) bool { return !k.Manual && (k.Needs == nil || host.Err(h.Needs(k)) == nil) })
+	return configs.Dataplanes[i].Mode // userspace needs nothing
 }
 
-// insists reports whether the agent doesn't start without its dataplane in the kernel.
-func insists(w Want) bool { return w.Mode == configs.ModeIPVS || w.Mode == configs.ModeNFT }
+// nameOf returns a dataplane's name in a text.
+func nameOf(k *plane.Kind) string {
+	if k.Userspace {
+		return "userspace"
+	}
+	return k.Mode
+}
+
+// insists reports whether the agent never forwards in userspace.
+func insists(w Want) bool {
+	k := configs.DataplaneOf(w.Mode)
+	return k != nil && !k.Userspace
+}
+
+// needs reports whether the dataplane may be one that needs something of the kernel.
+func needs(w Want) bool {
+	k := configs.DataplaneOf(w.Mode)
+	return k == nil || k.Needs != nil
+}
 
 // shortName returns a requirement's name without its kind.
 func shortName(name string) string {
@@ -155,7 +161,7 @@ func shortName(name string) string {
 }
 
 // describe returns a requirement's name and what was found.
-func describe(r ipvs.Finding) string {
+func describe(r host.Finding) string {
 	switch {
 	case r.Detail == "":
 		return shortName(r.Name) + " is missing"

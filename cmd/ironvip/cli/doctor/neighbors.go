@@ -74,8 +74,8 @@ func firstFew(list []string) string { return text.First(5, list, ", ") }
 // neighbors checks programs that also change the kernel's IPVS tables, and what they add
 // to our pools. Most of them delete services that they don't know.
 func neighbors(h Host, w Want, procs []process) []Finding {
-	if w.Mode == configs.ModeProxy || w.Mode == configs.ModeNFT {
-		return nil // they don't use IPVS
+	if w.Mode != configs.ModeIPVS && w.Mode != configs.ModeAuto {
+		return nil // the others don't use IPVS
 	}
 	o := ownRanges{Want: w, ranges: slices.Clone(w.Pools)}
 	if h.Services != nil {

@@ -12,12 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/text"
-	"github.com/ironvip/ironvip/ipvs"
-	"github.com/ironvip/ironvip/ipvs/probepath"
-	"github.com/ironvip/ironvip/nft"
 )
 
 // firewalls checks whether rules of other programs drop packets to VIPs, or the answers that this host forwards.
@@ -25,8 +21,7 @@ func firewalls(h Host, w Want) []Finding {
 	if h.Firewall == nil || len(w.Pools) == 0 {
 		return nil
 	}
-	ours := ipvs.TableOf(w.Device)
-	drops, err := h.Firewall(firewall.Query{Pools: w.Pools, Mode: modeOf(h, w), RealServer: w.RealServer, Ours: []string{ours, probepath.TableOf(ours), nft.TableOf(w.Device)}})
+	drops, err := h.Firewall(configs.FirewallQuery(modeOf(h, w), w.Device, w.RealServer, w.Pools))
 	var out []Finding
 	for _, d := range drops {
 		out = append(out, Finding{Warn, "firewall", d.String(), d.Remedy()})
@@ -61,7 +56,7 @@ func forwarding(h Host, w Want) []Finding {
 		text, err := fs.ReadFile(h.Files, path.Join(conf, device, "forwarding"))
 		return err == nil && strings.TrimSpace(string(text)) == value
 	}
-	if w.RealServer || modeOf(h, w) == configs.ModeProxy || !is("all", "1") {
+	if w.RealServer || configs.DataplaneOf(modeOf(h, w)).Needs == nil || !is("all", "1") {
 		return nil
 	}
 	devices, _ := fs.ReadDir(h.Files, conf)

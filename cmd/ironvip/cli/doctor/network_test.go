@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,13 +12,12 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/ipvs"
-	"github.com/ironvip/ironvip/nft"
 )
 
 // A firewall that drops packets is named, with its own command (TestAdvice of internal/firewall has them all).
 func TestFirewall(t *testing.T) {
 	drop := firewall.Drop{Family: "inet", Table: "mine", Chain: "in", To: netip.MustParsePrefix("2001:db8::/64")}
-	h := host(nil)
+	h := machine(nil)
 	h.Firewall = func(firewall.Query) ([]firewall.Drop, error) { return []firewall.Drop{drop}, nil }
 	found := firewalls(h, want)
 	if len(found) != 1 || found[0].Level != Warn || !strings.Contains(found[0].Text, drop.String()) || found[0].Fix != drop.Remedy() {
@@ -34,16 +34,22 @@ func TestFirewallQuery(t *testing.T) {
 		want          string
 	}{{configs.ModeProxy, false, false, configs.ModeProxy}, {configs.ModeNFT, false, false, configs.ModeNFT}, {configs.ModeAuto, false, false, configs.ModeIPVS},
 		{configs.ModeAuto, true, false, configs.ModeNFT}, {configs.ModeAuto, true, true, configs.ModeProxy}} {
-		h, w := host(nil), want
+		h, w := machine(nil), want
 		w.Mode, w.RealServer, w.Device = c.mode, c.noNFT, configs.DefaultDevice
+		var noIPVS, noNFT []ipvs.Finding
 		if c.noIPVS {
-			h.IPVS = func() []ipvs.Finding { return broken }
+			noIPVS = broken
 		}
 		if c.noNFT {
-			h.NFT = func() []nft.Finding { return broken }
+			noNFT = broken
+		}
+		h.Needs = needing(noIPVS, noNFT)
+		paths := configs.DataplaneOf(c.want).Packets
+		if w.RealServer {
+			paths = []firewall.Path{firewall.ToVIP}
 		}
 		h.Firewall = func(q firewall.Query) ([]firewall.Drop, error) {
-			if q.Mode != c.want || q.RealServer != w.RealServer || len(q.Pools) != 2 || len(q.Ours) != 3 || q.Ours[0] != "ironvip" {
+			if !slices.Equal(q.Paths, paths) || len(q.Pools) != 2 || len(q.Ours) != 3 || q.Ours[0] != "ironvip" {
 				t.Errorf("%+v asks %+v", c, q)
 			}
 			return nil, nil
@@ -52,7 +58,7 @@ func TestFirewallQuery(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	h := host(nil)
+	h := machine(nil)
 	for _, err := range []error{unix.EPERM, errors.New("no nf_tables")} {
 		h.Firewall = func(firewall.Query) ([]firewall.Drop, error) { return nil, err }
 		if f := firewalls(h, want); len(f) != 1 || f[0].Level != Warn || !strings.Contains(f[0].Text, "not checked") {
@@ -63,7 +69,7 @@ func TestFirewallQuery(t *testing.T) {
 
 // A device with too small an MTU for tunnels is named, with what it needs.
 func TestTunnelMTU(t *testing.T) {
-	h, w := host(nil), want
+	h, w := machine(nil), want
 	mtu := 1500
 	h.Route = func(a netip.Addr) (string, int, error) {
 		if a == netip.MustParseAddr("10.9.9.9") {
@@ -104,7 +110,7 @@ func TestIPv6(t *testing.T) {
 		{map[string]string{"proc/sys/net/core/somaxconn": "1\n"}, want, "this kernel runs without IPv6"},
 	} {
 		c.want.Device = configs.DefaultDevice
-		got := only(Examine(host(c.files), c.want), "ipv6")
+		got := only(Examine(machine(c.files), c.want), "ipv6")
 		if c.says == "" && len(got) > 0 || c.says != "" && (len(got) != 1 || got[0].Level != Warn || got[0].Fix == "" || !strings.Contains(got[0].Text, c.says)) {
 			t.Errorf("%v: %+v", c.files, got)
 		}
@@ -120,17 +126,17 @@ func TestForwarding(t *testing.T) {
 	for mode, found := range map[string]int{configs.ModeIPVS: 1, configs.ModeNFT: 1, configs.ModeProxy: 0} {
 		w := want
 		w.Mode, w.Device = mode, configs.DefaultDevice
-		got := only(Examine(host(files), w), "forwarding")
+		got := only(Examine(machine(files), w), "forwarding")
 		if len(got) != found || found > 0 && (!strings.Contains(got[0].Text, "arrive at eth1.5, eth2 are") || !strings.HasSuffix(got[0].Fix, "sysctl -w net/ipv4/conf/eth1.5/forwarding=1 net/ipv4/conf/eth2/forwarding=1")) {
 			t.Errorf("%s: %+v", mode, got)
 		}
 		w.RealServer = true
-		if got := only(Examine(host(files), w), "forwarding"); len(got) > 0 {
+		if got := only(Examine(machine(files), w), "forwarding"); len(got) > 0 {
 			t.Errorf("a real server: %+v", got)
 		}
 	}
 	files["proc/sys/net/ipv4/conf/all/forwarding"] = "0\n" // the dataplane's own finding
-	if got := only(Examine(host(files), want), "forwarding"); len(got) > 0 {
+	if got := only(Examine(machine(files), want), "forwarding"); len(got) > 0 {
 		t.Errorf("the host doesn't forward: %+v", got)
 	}
 }

@@ -35,7 +35,7 @@ func TestResolver(t *testing.T) {
 			findings: "warn resolved other settings\nwarn resolved polkit rule /etc/polkit-1/rules.d/50-ironvip.rules does not exist\nwarn lookup no such host"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := host(c.files)
+			h := machine(c.files)
 			h.Resolved = func(s resolved.Settings) resolved.State {
 				return resolved.State{Settings: s, Applied: c.resolved == nil, Problem: c.resolved}
 			}

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/openfiles"
 )
 
@@ -44,7 +43,7 @@ var dataplaneNeeds = []string{"CAP_NET_BIND_SERVICE", "CAP_NET_ADMIN", "CAP_NET_
 // rights checks the capabilities of the running agent. Without an agent it checks nothing:
 // this process's capabilities say nothing about those of the unit.
 func rights(h Host, w Want, agent *process) []Finding {
-	if agent == nil || w.Mode == configs.ModeProxy {
+	if agent == nil || !needs(w) {
 		return nil
 	}
 	missing, err := lacks(h, agent.pid, dataplaneNeeds...)
