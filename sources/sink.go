@@ -96,17 +96,18 @@ func (s *sink) Problems(problems []vip.Problem) {
 // Stale implements Sink.
 func (s *sink) Stale(err error) {
 	s.update(func(src *supervised) {
-		if src.status.Stale != err.Error() {
-			src.status.Stale = err.Error()
+		why := reason(err)
+		if src.status.Stale != why {
+			src.status.Stale = why
 			// A reason can count many failures. It then changes each time one of them ends.
 			if now := time.Now(); !src.failing || now.Sub(src.logged) >= relogStale {
 				src.logged = now
-				src.Log.Warn("source is stale", "source", src.name, "err", err)
+				src.Log.Warn("source is stale", "source", src.name, "err", why)
 			}
 		}
 		if !src.failing {
 			src.failing = true
-			src.event("source_stale", err.Error()+"; its services stay unchanged")
+			src.event("source_stale", why+"; its services stay unchanged")
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -48,15 +49,18 @@ func (src *supervised) begin() *sink {
 	return src.run
 }
 
+// reason returns an error for the status, which is in every answer. A server can choose a part of it.
+func reason(err error) string { return text.Clip(err.Error(), 1<<10) }
+
 // failed marks the source stale after a run that returned an error.
 func (src *supervised) failed(err error) {
 	src.mu.Lock()
 	defer src.mu.Unlock()
 	src.status.Restarts++
-	src.status.Stale = err.Error()
+	src.status.Stale = reason(err)
 	if !src.failing {
 		src.failing = true
-		src.event("source_failed", fmt.Sprintf("%s; its %d services stay unchanged", err, src.claims.Len()))
+		src.event("source_failed", fmt.Sprintf("%s; its %d services stay unchanged", src.status.Stale, src.claims.Len()))
 	}
 	src.commit()
 }

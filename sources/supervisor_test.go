@@ -313,6 +313,17 @@ func TestStaleAndFresh(t *testing.T) {
 	})
 }
 
+// A reason that a server has chosen is one line of a kilobyte.
+func TestStaleReason(t *testing.T) {
+	driving(t, "static", func(t *testing.T, b *bench, out Sink) {
+		out.Stale(errors.New("gone\x1b[2J\n" + strings.Repeat("and gone ", 1000)))
+		got := b.status("s").Stale
+		if !strings.HasPrefix(got, "gone [2J and gone") || len(got) > 1024 {
+			t.Errorf("%d bytes: %q", len(got), got)
+		}
+	})
+}
+
 func TestStaleIsLoggedOnceAMinute(t *testing.T) {
 	driving(t, "static", func(t *testing.T, b *bench, out Sink) {
 		out.Replace(services("a"), nil)

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/ironvip/ironvip/internal/consulclient"
+	"github.com/ironvip/ironvip/internal/text"
 )
 
 // Config has Consul's address and the credentials.
@@ -66,9 +67,9 @@ func explain(err error) error {
 	case errors.As(plain, &notReady) || !errors.As(plain, &status):
 		return fmt.Errorf("consul: %w", plain)
 	case status.Code == http.StatusForbidden:
-		return fmt.Errorf("consul: the token is not accepted: %s", strings.TrimSpace(status.Body))
+		return fmt.Errorf("consul: the token is not accepted: %s", text.Clip(status.Body, 256))
 	}
-	return fmt.Errorf("consul: answers %d: %s", status.Code, strings.TrimSpace(status.Body))
+	return fmt.Errorf("consul: answers %d: %s", status.Code, text.Clip(status.Body, 256))
 }
 
 // Get implements Store.

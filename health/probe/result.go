@@ -1,10 +1,8 @@
 package probe
 
 import (
-	"strings"
-	"unicode"
-
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -88,14 +86,4 @@ func NewResults(clock *table.Clock) *table.Table[Target, Result] {
 // maxReason bounds the text of a reason, in bytes: a target can choose a part of it.
 const maxReason = 256
 
-// clip makes one line of at most maxReason bytes of a text, without control characters and invalid
-// UTF-8.
-func clip(text string) string {
-	text = strings.ToValidUTF8(text[:min(len(text), maxReason)], "")
-	return strings.TrimSpace(strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, text))
-}
+func clip(reason string) string { return text.Clip(reason, maxReason) }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/internal/answer"
 	"github.com/ironvip/ironvip/test/authority"
 
 	"github.com/hashicorp/consul/api"
@@ -109,9 +110,28 @@ func TestAnAnswerHasAnEndAndATokenIsNotForOthers(t *testing.T) {
 	if _, err := ask(client(t, Config{Address: server.URL, Token: "secret"})); err == nil || asked {
 		t.Errorf("a redirect: %v, followed %v", err, asked)
 	}
-	body := &bounded{ReadCloser: io.NopCloser(strings.NewReader(strings.Repeat("x", 20))), left: 10}
-	if data, err := io.ReadAll(body); len(data) != 10 || err == nil {
-		t.Errorf("%q, %v", data, err)
+}
+
+// An error without an end is cut off, and objects without an end are an error.
+func TestAnswersWithoutAnEnd(t *testing.T) {
+	status, unit := 0, ""
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, "[")
+		for part, err := []byte(strings.Repeat(unit, 10_000)), error(nil); err == nil; {
+			_, err = w.Write(part)
+		}
+	}))
+	defer server.Close()
+	c := client(t, Config{Address: server.URL})
+	status, unit = http.StatusInternalServerError, "broken "
+	if _, err := ask(c); err == nil || len(err.Error()) > 100_000 || !strings.Contains(err.Error(), "broken") {
+		t.Errorf("an error without an end: %.200s", fmt.Sprint(err))
+	}
+	status, unit = http.StatusOK, "{},"
+	var out []struct{}
+	if _, err := c.Raw().Query("/v1/test", &out, nil); !errors.Is(err, answer.ErrTooLarge) {
+		t.Errorf("objects without an end: %v", err)
 	}
 }
 

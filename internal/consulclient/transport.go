@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
 	"strings"
+
+	"github.com/ironvip/ironvip/internal/answer"
 )
 
 // ErrBusy means that the agent accepts no more connections from this host. Its limit per client is
@@ -56,11 +57,11 @@ func (t *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = r.WithContext(r.Context()) // a copy: the caller's request must stay as it is
 		r.Header = header
 	}
-	answer, err := t.next.RoundTrip(r)
+	received, err := t.next.RoundTrip(r)
 	if err == nil {
-		answer.Body = &bounded{ReadCloser: answer.Body, left: MaxAnswer}
+		answer.Bound(received, MaxAnswer, true)
 	}
-	return answer, err
+	return received, err
 }
 
 // token is a fixed token, or that of a file.
@@ -82,19 +83,4 @@ func (t *token) get() (string, error) {
 		return "", fmt.Errorf("%s is empty: it should hold a token", t.path)
 	}
 	return value, nil
-}
-
-// bounded is a body that fails if it is too long.
-type bounded struct {
-	io.ReadCloser
-	left int64
-}
-
-func (b *bounded) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, fmt.Errorf("consul's answer is longer than %d MiB", MaxAnswer>>20)
-	}
-	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
-	b.left -= int64(n)
-	return n, err
 }

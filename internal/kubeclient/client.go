@@ -109,7 +109,7 @@ func through(to server) (*Client, error) {
 		}
 		made, err := rest.RESTClientForConfigAndClient(&rest.Config{Host: anyServer, APIPath: root, QPS: -1,
 			WarningHandler: rest.NoWarnings{}, // a deprecation concerns the developers, not the user
-			ContentConfig: rest.ContentConfig{GroupVersion: &group.version, NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion(),
+			ContentConfig: rest.ContentConfig{GroupVersion: &group.version, NegotiatedSerializer: weighing{serializer.NewCodecFactory(scheme).WithoutConversion()},
 				// Protobuf takes half as many bytes as JSON and a third of the work.
 				ContentType:        runtime.ContentTypeProtobuf,
 				AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON}}, client)

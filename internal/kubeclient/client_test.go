@@ -1,9 +1,11 @@
 package kubeclient
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -16,11 +18,19 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 
+	"github.com/ironvip/ironvip/internal/answer"
 	"github.com/ironvip/ironvip/test/authority"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/heapsize"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // asked is a server with one Service. It records the requests.
@@ -276,7 +286,73 @@ func TestAnAnswerHasAnEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	n, err := io.Copy(io.Discard, body)
-	if want := "the server's answer is longer than 128 MiB"; n != MaxAnswer || fmt.Sprint(err) != want {
+	if want := "the answer is longer than 128 MiB"; n != MaxAnswer || fmt.Sprint(err) != want {
 		t.Errorf("%d bytes and %v, want %s", n, err, want)
+	}
+}
+
+// What is decoded takes no more memory than its estimate, which has a limit: many empty objects are the worst.
+func TestWhatAnAnswerTakes(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, group := range groups {
+		must.Succeed(t, group.add(scheme))
+	}
+	const few, many = 1, 20_000
+	for name, list := range map[string]func(n int) runtime.Object{
+		"Services": func(n int) runtime.Object { return &corev1.ServiceList{Items: make([]corev1.Service, n)} },
+		"Nodes":    func(n int) runtime.Object { return &corev1.NodeList{Items: make([]corev1.Node, n)} },
+		"EndpointSlices": func(n int) runtime.Object {
+			return &discoveryv1.EndpointSliceList{Items: make([]discoveryv1.EndpointSlice, n)}
+		},
+		"ports": func(n int) runtime.Object {
+			return &corev1.ServiceList{Items: []corev1.Service{{Spec: corev1.ServiceSpec{Ports: make([]corev1.ServicePort, n)}}}}
+		},
+		"endpoints": func(n int) runtime.Object {
+			return &discoveryv1.EndpointSliceList{Items: []discoveryv1.EndpointSlice{{Endpoints: make([]discoveryv1.Endpoint, n)}}}
+		},
+		"owners": func(n int) runtime.Object {
+			return &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{OwnerReferences: make([]metav1.OwnerReference, n), Finalizers: make([]string, n)}}}}
+		},
+	} {
+		for _, format := range []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON} {
+			t.Run(name+" as "+format, func(t *testing.T) {
+				codecs := serializer.NewCodecFactory(scheme)
+				info, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), format)
+				encode := func(n int) []byte {
+					return must.Get(runtime.Encode(codecs.EncoderForVersion(info.Serializer, schema.GroupVersions{corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion}), list(n)))(t)
+				}
+				check := func(data []byte, most int64) error {
+					if message, is := bytes.CutPrefix(data, []byte("k8s\x00")); is {
+						return answer.CheckProtobuf(message, 1, most)
+					}
+					return answer.CheckJSON(data, most)
+				}
+				data := encode(many)
+				decoder := codecs.UniversalDeserializer()
+				must.Get(runtime.Decode(decoder, encode(few)))(t)
+				size := heapsize.Of(func() any { return must.Get(runtime.Decode(decoder, data))(t) })
+				if check(data, int64(size)) == nil {
+					t.Errorf("%d bytes of %d objects take %d: more than is estimated", len(data), many, size)
+				}
+				expect.Equal(t, check(data, int64(size)*100), nil, "check with much room")
+			})
+		}
+	}
+}
+
+// A message with too many objects is not decoded.
+func TestTooManyObjects(t *testing.T) {
+	for format, body := range map[string]string{
+		runtime.ContentTypeJSON: `{"kind":"ServiceList","apiVersion":"v1","items":[{}` + strings.Repeat(",{}", 3<<20) + "]}",
+		runtime.ContentTypeProtobuf: "k8s\x00" + "\x0a\x11\x0a\x02v1\x12\x0bServiceList" +
+			string(protowire.AppendBytes([]byte{0x12}, bytes.Repeat([]byte{0x12, 0}, 3<<20))),
+	} {
+		c := must.Get(NewThrough(trip(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {format}}, Body: io.NopCloser(strings.NewReader(body))}, nil
+		})))(t)
+		_, err := c.REST(corev1.SchemeGroupVersion).Get().Resource("services").Do(context.Background()).Get()
+		if !errors.Is(err, answer.ErrTooLarge) {
+			t.Errorf("%s: %v", format, err)
+		}
 	}
 }

@@ -1,9 +1,9 @@
 package kubeclient
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -12,9 +12,13 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientgo "k8s.io/client-go/transport"
+
+	"github.com/ironvip/ironvip/internal/answer"
 )
 
 // These timeouts detect a peer that disappeared without closing the connection, or a stopped
@@ -37,26 +41,34 @@ const MaxAnswer = 128 << 20
 type bounding struct{ http.RoundTripper }
 
 func (t bounding) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := t.RoundTripper.RoundTrip(r)
+	received, err := t.RoundTripper.RoundTrip(r)
 	if err == nil {
-		answer.Body = &bounded{ReadCloser: answer.Body, left: MaxAnswer}
+		answer.Bound(received, MaxAnswer, false)
 	}
-	return answer, err
+	return received, err
 }
 
-// bounded is a body that fails if it is too long.
-type bounded struct {
-	io.ReadCloser
-	left int64
+// weighing decodes no message that would take too much memory.
+type weighing struct{ runtime.NegotiatedSerializer }
+
+func (w weighing) DecoderToVersion(d runtime.Decoder, of runtime.GroupVersioner) runtime.Decoder {
+	return weighingDecoder{w.NegotiatedSerializer.DecoderToVersion(d, of)}
 }
 
-func (b *bounded) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, fmt.Errorf("the server's answer is longer than %d MiB", MaxAnswer>>20)
+type weighingDecoder struct{ runtime.Decoder }
+
+// Decode implements runtime.Decoder.
+func (d weighingDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	var err error
+	if message, is := bytes.CutPrefix(data, []byte("k8s\x00")); is {
+		err = answer.CheckProtobuf(message, 1, answer.MaxDecoded) // an envelope with a list
+	} else {
+		err = answer.CheckJSON(data, answer.MaxDecoded)
 	}
-	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
-	b.left -= int64(n)
-	return n, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return d.Decoder.Decode(data, defaults, into)
 }
 
 // loaded is the configuration from the files.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Plural returns a number with its noun: "1 service", "2 services". The plural is formed
@@ -14,6 +15,17 @@ func Plural(n int, noun string) string {
 		return "1 " + noun
 	}
 	return strconv.Itoa(n) + " " + noun + "s"
+}
+
+// Clip makes one line of at most the given number of bytes of another program's text, without control characters and
+// invalid UTF-8.
+func Clip(text string, most int) string {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(text[:min(len(text), most)], "")))
 }
 
 // First lists the first few words, and how many there are besides: "a, b and 3 more".

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/ironvip/ironvip/internal/consulclient"
+	"github.com/ironvip/ironvip/internal/text"
 )
 
 // catalog is the part of Consul's catalog API that the source uses.
@@ -109,7 +110,7 @@ func (c *client) ask(ctx context.Context, path string, into any, q question, o *
 func (c *client) explain(err error) error {
 	var status api.StatusError
 	if errors.As(err, &status) {
-		return fmt.Errorf("consul answers %d: %s", status.Code, status.Body)
+		return fmt.Errorf("consul answers %d: %s", status.Code, text.Clip(status.Body, 256))
 	}
 	return consulclient.Plain(err)
 }

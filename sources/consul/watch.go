@@ -47,6 +47,7 @@ func (r *run) watch(ctx context.Context, e *entry) {
 				backoff.Sleep(current, wait.Next())
 			default:
 				wait.Reset()
+				a.streamed = a.streamed && index != 0 // the answer to the next query counts
 				switch r.answered(e, all, a, number) {
 				case hold:
 					rest.Reset()
