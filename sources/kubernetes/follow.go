@@ -34,6 +34,7 @@ type stream struct {
 	version   string                          // the API version that is known; "": read everything again
 	doubt     bool                            // the server may have an older state than this one
 	known     map[types.NamespacedName]string // the known objects and their versions
+	settle    time.Duration                   // how long the next watch must last if more than settledAfter
 
 	// Fields below are protected by run.mu.
 	listed bool      // has been read in this run
@@ -139,12 +140,13 @@ func (r *run) readAll(ctx context.Context, s *stream) error {
 }
 
 // readPages reads all objects, page by page, and appends the names of the new ones to added. It is an
-// error if a page before the last one has no other objects than the pages before: the list might
-// never end.
+// error if a page before the last one has no other objects than the pages before, or if there are many more
+// pages than the objects need: the list might never end.
 func (r *run) readPages(ctx context.Context, s *stream, added *[]types.NamespacedName) error {
 	there := map[types.NamespacedName]struct{}{}
 	options := metav1.ListOptions{Limit: r.o.timing.page}
-	for restarted := false; ; {
+	most := 2 * (r.o.timing.objects/int(r.o.timing.page) + 1)
+	for restarted, pages := false, 1; ; pages++ {
 		list, err := r.list(ctx, s, options)
 		if err != nil && options.Continue != "" && lostVersion(err) && !restarted {
 			// Reading took longer than the server keeps the list's state.
@@ -196,8 +198,11 @@ func (r *run) readPages(ctx context.Context, s *stream, added *[]types.Namespace
 		}
 		r.publisher.Wake()
 		r.mu.Unlock()
-		if len(there) == before {
+		switch {
+		case len(there) == before:
 			return errors.New("the list continues without new objects")
+		case pages == most:
+			return fmt.Errorf("the list has more than %d pages: most of them are short", most)
 		}
 		options.Continue = page.GetContinue()
 	}
@@ -255,7 +260,7 @@ func (r *run) watch(ctx context.Context, s *stream, rest *backoff.Backoff) error
 	// This timer ends a watch that the server fails to end in time.
 	late = time.AfterFunc(asked+t.answer, func() { cancel(errors.New("the watch should have ended")) })
 	defer late.Stop()
-	settled := time.NewTimer(settledAfter)
+	settled := time.NewTimer(max(settledAfter, s.settle))
 	defer settled.Stop()
 	inTouch := false
 	reached := func() {
@@ -270,6 +275,7 @@ func (r *run) watch(ctx context.Context, s *stream, rest *backoff.Backoff) error
 		var event watch.Event
 		select {
 		case <-settled.C:
+			s.settle = 0
 			rest.Reset()
 			reached()
 		case event, open = <-from.ResultChan():
@@ -277,6 +283,8 @@ func (r *run) watch(ctx context.Context, s *stream, rest *backoff.Backoff) error
 				break
 			}
 			if err := r.event(s, event); err != nil {
+				// The next one may fail like this one, after as long.
+				s.settle = min(2*max(s.settle, time.Since(began)), t.maxBackoff)
 				return err
 			}
 			reached()

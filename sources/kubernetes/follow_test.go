@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/netip"
@@ -777,7 +778,8 @@ func TestAnswersWithoutProgress(t *testing.T) {
 	}{
 		"empty pages":           {"the list continues without new objects", func() *http.Response { return page() }},
 		"the same object":       {"the list continues without new objects", func() *http.Response { return page(balancer("web")) }},
-		"always another object": {"the server has more than 10 objects", func() *http.Response { return page(balancer(fmt.Sprint("s", n))) }},
+		"always another object": {"the server has more than 10 objects", func() *http.Response { return page(balancer(fmt.Sprint("s", n)), balancer(fmt.Sprint("s", -n))) }},
+		"short pages":           {"the list has more than 6 pages", func() *http.Response { return page(balancer(fmt.Sprint("s", n))) }},
 		"a page, and then expired": {"what was listed is at once too old to be watched", func() *http.Response {
 			if n%2 == 0 {
 				return page(balancer("web"))
@@ -795,7 +797,7 @@ func TestAnswersWithoutProgress(t *testing.T) {
 				}
 				return test.services()
 			}
-			b := c.start(t, func(o *Options) { o.timing.objects = 10 })
+			b := c.start(t, func(o *Options) { o.timing.objects, o.timing.page = 10, 5 })
 			b.after(time.Minute)
 			if stale, _ := b.out.is(); !strings.Contains(stale, "list services: "+test.says) {
 				t.Errorf("stale: %q", stale)
@@ -840,6 +842,51 @@ func TestWatchesThatEndAfterAChange(t *testing.T) {
 		b.out.take()
 		b.put(slice("web-1", "web", 7))
 		b.says("a change after it", "put shop/web=7")
+	})
+}
+
+// slowly is a body that takes its time before each read.
+type slowly struct {
+	io.ReadCloser
+	wait time.Duration
+}
+
+func (s slowly) Read(p []byte) (int, error) {
+	time.Sleep(s.wait)
+	return s.ReadCloser.Read(p)
+}
+
+// A watch that sends nothing that can be read begins again with growing pauses, also if that takes it some time, and the
+// source is stale.
+func TestWatchesThatCantBeRead(t *testing.T) {
+	inSmallCluster(t, func(t *testing.T, b *bench) {
+		b.after(2 * time.Second)
+		b.set(true, func() {
+			b.refuse = func(request string) *http.Response {
+				if request != "watch services" {
+					return nil
+				}
+				r := answer(http.StatusOK, []string{"no event"})
+				r.Body = slowly{r.Body, 2 * time.Second}
+				return r
+			}
+		})
+		b.after(time.Minute)
+		b.asked()
+		for range 60 {
+			b.after(time.Second)
+			if stale, _ := b.out.is(); !strings.Contains(stale, "watch services") {
+				t.Fatalf("stale: %q", stale)
+			}
+		}
+		if asked := len(b.asked()); asked > 20 {
+			t.Errorf("%d requests in a minute", asked)
+		}
+		b.set(true, func() { b.refuse = nil })
+		b.after(time.Minute)
+		if stale, _ := b.out.is(); stale != "" {
+			t.Errorf("stale after it: %q", stale)
+		}
 	})
 }
 
