@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/delayqueue"
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // suspicion is how long an expired session waits for packets that the kernel has already received.
@@ -318,7 +319,13 @@ func (s *Speaker) listenAgain(now time.Time) {
 func (s *Speaker) read(kind socketKind, in receiver) {
 	b := make([]byte, 256) // longer ones are cut, which parse detects
 	for {
-		n, from, err := in.receive(b)
+		err := parallel.Recovered(func() error {
+			n, from, err := in.receive(b)
+			if err == nil {
+				s.receive(time.Now(), kind, from, b[:n])
+			}
+			return err
+		})
 		if err != nil {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -330,7 +337,6 @@ func (s *Speaker) read(kind socketKind, in receiver) {
 			}
 			return
 		}
-		s.receive(time.Now(), kind, from, b[:n])
 	}
 }
 

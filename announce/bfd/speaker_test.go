@@ -62,6 +62,9 @@ func (n nic) listen(socketKind) (receiver, error) {
 func (i *inbox) receive(b []byte) (int, origin, error) {
 	select {
 	case d := <-i.ch:
+		if d.data == nil {
+			panic("a fault")
+		}
 		return copy(b, d.data), d.from, nil
 	case <-i.done:
 		return 0, origin{}, net.ErrClosed
@@ -217,6 +220,18 @@ func TestReasonsOfASessionThatNeverComesUp(t *testing.T) {
 			awaitState(t, lch, Up)
 		})
 	}
+}
+
+// A fault in a receiver costs no more than its socket.
+func TestFaultOfAReceiver(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFabric()
+		l, _, lch, _, _ := pair(t, f, Settings{Interval: 50 * ms, Multiplier: 3}, Settings{Interval: 50 * ms, Multiplier: 3})
+		awaitState(t, lch, Up)
+		f.set(func() { f.hosts[left] <- datagram{} })
+		time.Sleep(10 * time.Second)
+		expect.Equal(t, l.Sessions()[0].State, Up, "state")
+	})
 }
 
 // A process that was stalled finds its timers expired and its packets unread. It reads the packets

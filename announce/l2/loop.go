@@ -13,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/announce/l2/gate"
 	"github.com/ironvip/ironvip/announce/l2/link"
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // Pace of announcements: 20,000 addresses a second. Each is a frame per interface.
@@ -30,7 +31,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	failed := make(chan error, 4)
 	var readers sync.WaitGroup
 	for _, read := range []func() error{s.receiveARP, s.receiveND, s.watchGate, func() error { return s.links.Run(ctx) }} {
-		readers.Go(func() { failed <- read() })
+		readers.Go(func() { failed <- parallel.Recovered(read) })
 	}
 	err := s.loop(ctx, failed)
 	s.mu.Lock()

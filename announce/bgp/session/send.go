@@ -11,6 +11,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/announce/bgp/transport"
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // sendTimeout bounds a write without a hold timer (RFC 9687, section 4).
@@ -34,7 +35,7 @@ func (s *Session) established(ctx context.Context) error {
 	s.reading = make(chan struct{})
 	go func() {
 		defer close(s.reading)
-		failed <- s.readAll()
+		failed <- parallel.Recovered(s.readAll)
 	}()
 	err := s.sendAll(ctx, failed)
 	if s.torn && ctx.Err() == nil {

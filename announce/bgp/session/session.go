@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // notifyTimeout bounds the delivery of a NOTIFICATION.
@@ -83,11 +84,11 @@ var errRestart = context.Canceled
 // established, 0 if it never was, and why it ended.
 func (s *Session) Run(ctx context.Context) (up time.Duration, err error) {
 	release := interrupt(ctx, s.conn.SetDeadline)
-	err = s.handshake()
+	err = parallel.Recovered(s.handshake)
 	release()
 	if err == nil && ctx.Err() == nil {
 		release = interrupt(ctx, s.conn.SetWriteDeadline)
-		err = s.established(ctx)
+		err = parallel.Recovered(func() error { return s.established(ctx) })
 		release()
 	}
 	if ctx.Err() != nil {

@@ -36,10 +36,18 @@ type running struct {
 	up     chan struct{} // closed when it is established
 }
 
-// breakable is a connection on which writes fail from a moment on.
+// breakable is a connection on which writes fail from a moment on, or reads panic.
 type breakable struct {
 	net.Conn
-	broken atomic.Bool
+	broken, faulty atomic.Bool
+}
+
+func (c *breakable) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.faulty.Load() {
+		panic("a fault")
+	}
+	return n, err
 }
 
 func (c *breakable) Write(b []byte) (int, error) {
@@ -227,6 +235,23 @@ func TestReasonBehindAFailedWrite(t *testing.T) {
 			if err := r.await(); !strings.Contains(err.Error(), reason) {
 				t.Error(err)
 			}
+		})
+	}
+}
+
+// A fault ends the session, and not the sessions with other routers.
+func TestFaultOfASession(t *testing.T) {
+	for _, established := range []bool{false, true} {
+		bubble.Test(t, func(t *testing.T) {
+			l, r := start(t)
+			if established {
+				l.Establish(bgptest.Open())
+				r.awaitUp()
+			}
+			r.conn.faulty.Store(true)
+			l.Send(message.AppendKeepalive(nil))
+			expect.Equal(t, r.await().Error(), "panic: a fault", "error")
+			l.Close()
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/sockopt"
 )
 
@@ -76,7 +77,7 @@ func (d *Discovery) set(addr netip.Addr, err error) {
 func (d *Discovery) Run(ctx context.Context) {
 	retry := backoff.Backoff{Lo: 100 * time.Millisecond, Hi: 2 * time.Second}
 	for {
-		err := d.serve(ctx, retry.Reset)
+		err := parallel.Recovered(func() error { return d.serve(ctx, retry.Reset) })
 		if ctx.Err() != nil {
 			return
 		}
