@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -51,7 +52,8 @@ func (t *Tree) StatusChanged() <-chan struct{} { return t.status.Changed() }
 // setStale reports that the tables may be old. The error may have a Hint method, for a hint other
 // than to check Consul.
 func (t *Tree) setStale(err error) {
-	advice, message := "", err.Error()
+	why := text.Clip(err.Error(), 1<<10) // Consul can choose a part of it
+	advice, message := "", why
 	if hinted, is := errors.AsType[interface {
 		error
 		Hint() string
@@ -59,7 +61,7 @@ func (t *Tree) setStale(err error) {
 		advice = hinted.Hint()
 		message += ": " + advice
 	}
-	if t.status.SetStale(err.Error(), advice) {
+	if t.status.SetStale(why, advice) {
 		t.log.Warn("out of touch with consul: going on with what is known", "err", message)
 		t.o.Events.Add(event.Event{Kind: "fleet_stale", Message: message})
 	}

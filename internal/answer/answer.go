@@ -30,7 +30,7 @@ const (
 )
 
 // maxRefusal is how much of an answer with an error is read, in bytes. Clients keep it as a text.
-const maxRefusal = 64 << 10
+const maxRefusal = 4 << 10
 
 // Bound makes the body of a response fail after limit bytes. If it is JSON, it also fails at MaxDecoded. The body of an
 // error is cut off.

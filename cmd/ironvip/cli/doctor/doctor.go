@@ -106,6 +106,7 @@ func Examine(h Host, w Want) []Finding {
 	out = append(out, firewalls(h, w)...)
 	out = append(out, ipv6(h, w)...)
 	out = append(out, forwarding(h, w)...)
+	out = append(out, reversePath(h, w)...)
 	out = append(out, tunnels(h, w)...)
 	if procErr != nil {
 		out = append(out, Finding{Warn, "processes", "can't list the processes that run here: " + procErr.Error(), ""})

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -48,14 +49,58 @@ func ipv6(h Host, w Want) []Finding {
 	return nil
 }
 
+// conf has a folder of sysctls for each interface.
+const conf = "proc/sys/net/ipv4/conf"
+
+// ofDevice returns a sysctl of an interface, or "".
+func (h Host) ofDevice(device, key string) string {
+	text, _ := fs.ReadFile(h.Files, path.Join(conf, device, key))
+	return strings.TrimSpace(string(text))
+}
+
+// reversePath checks whether the kernel has dropped packets because the way back to their sender leads through another
+// interface. Only its counter knows whether packets take such ways here.
+func reversePath(h Host, w Want) []Finding {
+	dropped := counter(h.Files, "proc/net/netstat", "TcpExt:", "IPReversePathFilter")
+	devices, _ := fs.ReadDir(h.Files, conf)
+	var strict, fixes []string
+	for _, d := range devices {
+		name := d.Name()
+		if name == "all" || name == "default" || name == "lo" || name == w.Device {
+			continue
+		}
+		if max(h.ofDevice(name, "rp_filter"), h.ofDevice("all", "rp_filter")) == "1" { // the greater one counts, and 2 is loose
+			strict, fixes = append(strict, name), append(fixes, "net/ipv4/conf/"+name+"/rp_filter=2")
+		}
+	}
+	if dropped == 0 || strict == nil || !slices.ContainsFunc(w.Pools, func(p netip.Prefix) bool { return p.Addr().Is4() }) {
+		return nil
+	}
+	return []Finding{{Warn, "rp_filter", fmt.Sprintf("the kernel has dropped %s whose way back leads through another interface than the one they arrived at: rp_filter is strict at %s",
+		text.Plural(int(dropped), "packet"), strings.Join(strict, ", ")), "if clients or backends take such ways: sysctl -w " + strings.Join(fixes, " ")}}
+}
+
+// counter returns a counter of a file with a line of names and one of values for each group, or 0.
+func counter(files fs.FS, file, group, name string) (value uint64) {
+	data, _ := fs.ReadFile(files, file)
+	at := -1
+	for line := range strings.Lines(string(data)) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 0 || words[0] != group:
+		case at < 0:
+			at = slices.Index(words, name)
+		case at < len(words):
+			value, _ = strconv.ParseUint(words[at], 10, 64)
+		}
+	}
+	return value
+}
+
 // forwarding checks whether packets are forwarded whatever interface they arrive at. The agent sets the sysctl of the whole
 // host, and another program may have switched a single interface off since, such as systemd-networkd with IPv4Forwarding=no.
 func forwarding(h Host, w Want) []Finding {
-	const conf = "proc/sys/net/ipv4/conf"
-	is := func(device, value string) bool {
-		text, err := fs.ReadFile(h.Files, path.Join(conf, device, "forwarding"))
-		return err == nil && strings.TrimSpace(string(text)) == value
-	}
+	is := func(device, value string) bool { return h.ofDevice(device, "forwarding") == value }
 	if w.RealServer || configs.DataplaneOf(modeOf(h, w)).Needs == nil || !is("all", "1") {
 		return nil
 	}

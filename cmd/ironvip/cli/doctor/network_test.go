@@ -140,3 +140,34 @@ func TestForwarding(t *testing.T) {
 		t.Errorf("the host doesn't forward: %+v", got)
 	}
 }
+
+// Packets that the kernel has dropped for their way back are named with the interfaces of strict checks.
+func TestReversePath(t *testing.T) {
+	for _, c := range []struct {
+		all, eth0, eth1, dropped string
+		strict                   []string
+	}{
+		{"0", "1", "1", "3", []string{"eth0", "eth1"}},
+		{"1", "0", "2", "3", []string{"eth0"}},
+		{"0", "1", "2", "3", []string{"eth0"}},
+		{"1", "0", "0", "0", nil},
+		{"2", "1", "1", "3", nil}, // loose
+		{"0", "0", "0", "3", nil}, // since then, it was switched off
+	} {
+		files := map[string]string{"proc/net/netstat": "TcpExt: SyncookiesSent IPReversePathFilter Other\nTcpExt: 7 " + c.dropped + " 9\nIpExt: InNoRoutes\nIpExt: 5\n"}
+		for device, value := range map[string]string{"all": c.all, "default": "1", "lo": "1", "ironvip0": "1", "eth0": c.eth0, "eth1": c.eth1} {
+			files["proc/sys/net/ipv4/conf/"+device+"/rp_filter"] = value + "\n"
+		}
+		w := want
+		w.Device = configs.DefaultDevice
+		got := only(Examine(machine(files), w), "rp_filter")
+		var fixes []string
+		for _, device := range c.strict {
+			fixes = append(fixes, "net/ipv4/conf/"+device+"/rp_filter=2")
+		}
+		if found := c.strict != nil; found != (len(got) == 1) || found && (!strings.Contains(got[0].Text, "dropped 3 packets") ||
+			!strings.HasSuffix(got[0].Text, "strict at "+strings.Join(c.strict, ", ")) || !strings.HasSuffix(got[0].Fix, "sysctl -w "+strings.Join(fixes, " "))) {
+			t.Errorf("%+v: %+v", c, got)
+		}
+	}
+}
