@@ -95,6 +95,10 @@ func (q Query) dropsOf(conn *nftables.Conn, base *nftables.Chain, path Path) (dr
 		}
 		w := walk{conn: conn, table: base.Table, packet: packet{pool: pool, path: path, dnat: slices.Contains(q.Paths, ToBackend)}}
 		verdict, err := w.chain(base.Name, false)
+		if passes := verdict == accepted || verdict == open && base.Policy != nil && *base.Policy == nftables.ChainPolicyAccept; err == nil && path == ToVIP && passes {
+			w.packet.later = true
+			verdict, err = w.chain(base.Name, false)
+		}
 		if err != nil {
 			return drops, err
 		}

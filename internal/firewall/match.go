@@ -2,20 +2,25 @@ package firewall
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
 )
 
 // packet is what is known of the packet, which is of TCP.
 type packet struct {
-	pool netip.Prefix
-	path Path
-	dnat bool // connection tracking has changed its destination
+	pool  netip.Prefix
+	path  Path
+	later bool // not the first one of a client
+	dnat  bool // connection tracking has changed its destination
 }
 
 // The bits of ct state, and of ct status.
@@ -26,7 +31,7 @@ const (
 )
 
 func (p *packet) state() uint32 {
-	if p.path == Answers {
+	if p.later || p.path == Answers {
 		return stateEstablished
 	}
 	return stateNew
@@ -40,12 +45,15 @@ func (p *packet) status() value {
 	return value{}
 }
 
-// network returns bytes of the network header. Only the destination of a packet to a VIP is known.
+// network returns bytes of the network header. Only the protocol is known, and the destination of a packet to a VIP.
 func (p *packet) network(offset, size uint32) value {
-	at := uint32(16)
+	at, protocol := uint32(16), uint32(9)
 	addr := p.pool.Addr()
 	if addr.Is6() {
-		at = 24
+		at, protocol = 24, 6
+	}
+	if offset == protocol && size == 1 {
+		return value{known: true, data: []byte{unix.IPPROTO_TCP}}
 	}
 	raw := addr.AsSlice()
 	if p.path != ToVIP || offset < at || offset+size > at+uint32(len(raw)) {
@@ -122,8 +130,10 @@ func (m *match) rule(exprs []expr.Any) (verdict expr.VerdictKind, to string, err
 			if err != nil {
 				return verdict, "", err
 			}
-			if found && e.IsDestRegSet && e.DestRegister == unix.NFT_REG_VERDICT {
-				verdict = expr.VerdictAccept // the library doesn't read verdicts in maps; most are accept
+			if found != nil && e.IsDestRegSet && e.DestRegister == unix.NFT_REG_VERDICT {
+				if verdict, to, err = verdictOf(found); err != nil {
+					return verdict, "", err
+				}
 			}
 		case *expr.Match:
 			m.xtables(e)
@@ -199,40 +209,58 @@ func bitwise(v value, e *expr.Bitwise) value {
 	return out
 }
 
-// lookup looks for a known value in a set or map.
-func (m *match) lookup(e *expr.Lookup) (found bool, err error) {
+// lookup looks for a known value in a set or map, and returns the element that has it.
+func (m *match) lookup(e *expr.Lookup) (found *nftables.SetElement, err error) {
 	v := m.regs[e.SourceRegister]
 	if !v.known || v.mask != 0 {
 		m.undecided()
-		return false, nil
+		return nil, nil
 	}
 	set, err := m.conn.GetSetByName(m.table, e.SetName)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	elements, err := m.conn.GetSetElements(set)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	found = contains(elements, set.Interval, v.data)
-	m.and(v, found != e.Invert)
+	if slices.ContainsFunc(elements, func(e nftables.SetElement) bool { return len(e.Key) != len(v.data) }) { // more than v is looked up
+		m.undecided()
+		m.addressed = m.addressed || v.address && !e.Invert && slices.ContainsFunc(elements, func(e nftables.SetElement) bool { return bytes.HasPrefix(e.Key, v.data) })
+		return nil, nil
+	}
+	found = find(elements, set.Interval, v.data)
+	m.and(v, (found != nil) != e.Invert)
 	return found, nil
 }
 
-// contains reports whether a key is an element, or in an interval.
-func contains(elements []nftables.SetElement, interval bool, key []byte) bool {
+// find returns the element of a key, or the interval with it, or nil.
+func find(elements []nftables.SetElement, interval bool, key []byte) *nftables.SetElement {
 	var start *nftables.SetElement // the last edge that is not after the key
 	for i := range elements {
 		e := &elements[i]
 		switch {
 		case !interval && bytes.Equal(e.Key, key):
-			return true
+			return e
 		case interval && bytes.Compare(e.Key, key) <= 0 && (start == nil || bytes.Compare(e.Key, start.Key) > 0 ||
 			bytes.Equal(e.Key, start.Key) && start.IntervalEnd):
 			start = e
 		}
 	}
-	return start != nil && !start.IntervalEnd
+	if start != nil && start.IntervalEnd {
+		return nil
+	}
+	return start
+}
+
+// verdictOf returns the verdict of a map's element. The library leaves it encoded.
+func verdictOf(e *nftables.SetElement) (expr.VerdictKind, string, error) {
+	code, err := netlink.Find(e.Val, unix.NFTA_VERDICT_CODE)
+	if err != nil || len(code) != 4 {
+		return expr.VerdictContinue, "", cmp.Or(err, netlink.ErrMalformed)
+	}
+	chain, err := netlink.Find(e.Val, unix.NFTA_VERDICT_CHAIN)
+	return expr.VerdictKind(int32(binary.BigEndian.Uint32(code))), netlink.String(chain), err
 }
 
 // xtables adds a condition that iptables has written.
