@@ -235,7 +235,7 @@ const (
 )
 
 func isInterface(name string) bool {
-	return name != "" && len(name) <= maxDevice && name != "." && name != ".." &&
+	return name != "" && len(name) <= maxDevice && !slices.Contains([]string{".", "..", "all", "default"}, name) && // the last two are folders of sysctls
 		!strings.ContainsFunc(name, func(r rune) bool { return r == '/' || r == ':' || r == '%' || r <= ' ' || r > '~' })
 }
 

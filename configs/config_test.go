@@ -235,6 +235,7 @@ func TestParseRefuses(t *testing.T) {
 		{"zone", "[node]\nzone = 'rack 7'", []string{`c.toml:2: node.zone: wants up to 253 printable characters without spaces`}},
 		{"resync", "[dataplane]\nresync_interval = '10ms'", []string{`c.toml:2: dataplane.resync_interval: 10ms is out of bounds | use "1s" to "24h"`}},
 		{"device", "[dataplane]\ndevice = 'an-interface-too-long'", []string{`c.toml:2: dataplane.device: "an-interface-too-long" is not a name for an interface`}},
+		{"device of no interface", "[dataplane]\ndevice = 'all'", []string{`c.toml:2: dataplane.device: "all" is not a name for an interface`}},
 		{"device lo", "[dataplane]\ndevice = 'lo'", []string{`c.toml:2: dataplane.device: "lo" is the host's own`}},
 		{"node port address", "[dataplane]\nnode_port_addresses = ['eth0', '10.0.0.1/8']", []string{
 			`c.toml:2: dataplane.node_port_addresses[0]: "eth0" is not a range of addresses`, `c.toml:2: dataplane.node_port_addresses[1]: 10.0.0.1/8 is not the first address of its range | write 10.0.0.0/8, or 10.0.0.1/32`}},
