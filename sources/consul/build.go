@@ -58,6 +58,7 @@ func (o *Options) build(name string, instances []instance, last settings) built 
 
 // place returns where a Consul service is found, for messages.
 func (o *Options) place(name string) string {
+	name = cmp.Or(name, `""`)
 	if o.Datacenter != "" {
 		return fmt.Sprintf("consul service %s in %s", strict.Name(name), o.Datacenter)
 	}

@@ -189,6 +189,8 @@ func TestBuild(t *testing.T) {
 		{"the same server twice", instances("n1 10.0.0.1:80 critical", "n2 10.0.0.1:80 passing"), "web 80/tcp: 10.0.0.1:80", `address: instance n1/web is left out: 10.0.0.1: another instance is the same server`},
 		{"the same server twice, by the addresses of nodes", each(instances("n1 10.0.0.1:80", "n2 10.0.0.1:80"), func(i *instance) { i.Service.Address, i.Node.Address = "", i.Service.Address }),
 			"web 80/tcp: 10.0.0.1:80", `address: instance n2/web is left out: 10.0.0.1: another instance is the same server`},
+		{"without names", each(instances("n1 10.0.0.1:80", "n2 10.0.0.1:80"), func(i *instance) { i.Node.Node, i.Service.ID = "", "" }),
+			"web 80/tcp: 10.0.0.1:80", `address: instance ""/"" is left out: 10.0.0.1: another instance is the same server`},
 		{"a node and a zone with spaces", each(instances("n1 10.0.0.1:80"), func(i *instance) { i.Node.Node, i.Node.Meta = "rack 7", map[string]string{"zone": "a b"} }),
 			"web 80/tcp: 10.0.0.1:80", `node: instance rack 7/web has no node here: "rack 7" isn't of up to 253 printable characters without spaces; zone: instance rack 7/web has no zone here: "a b" isn't of up to 253 printable characters without spaces`},
 		{"another family", instances("n1 10.0.0.1:80 families=ipv4", "n2 [2001:db8::1]:80 families=ipv4"), "web 80/tcp: 10.0.0.1:80",

@@ -86,7 +86,7 @@ type port struct {
 }
 
 // id returns a name for messages that is unique within the service.
-func (i *instance) id() string { return i.Node.Node + "/" + i.Service.ID }
+func (i *instance) id() string { return cmp.Or(i.Node.Node, `""`) + "/" + cmp.Or(i.Service.ID, `""`) }
 
 // mesh reports whether the instance is a proxy or a gateway of Consul's service mesh. The source
 // ignores those, because their listeners require the mesh's TLS.
