@@ -29,6 +29,7 @@ type fake struct {
 	replaced chan struct{} // closed when another state is restored
 	fault    func(name string) error
 	filtered map[string]bool // the token may not read these
+	streamed bool            // all answers are
 
 	held      map[string]int // blocking queries, "" for the list
 	most      int            // their maximum at one time
@@ -180,7 +181,7 @@ func (f *fake) instances(ctx context.Context, name string, q question) (all []in
 	for over := false; ; {
 		f.mu.Lock()
 		s, changed := f.services[name], f.changed
-		all, a = nil, answer{index: f.index, filtered: f.filtered[name]}
+		all, a = nil, answer{index: f.index, filtered: f.filtered[name], streamed: f.streamed}
 		if s != nil {
 			a.index, changed = s.index, s.changed
 			if !f.filtered[name] {

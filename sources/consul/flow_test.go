@@ -244,6 +244,18 @@ func TestTheIndexGoesBackwards(t *testing.T) {
 	})
 }
 
+// Instances that vanish from a streamed answer are read again without blocking, once: this answer counts, also if it says
+// that it was streamed.
+func TestStreamedAnswers(t *testing.T) {
+	play(t, Options{}, func(f *fake) { f.set("web", "n1 10.0.0.1:80", "n2 10.0.0.2:80"); f.streamed = true }, func(s *scene) {
+		s.after(5 * time.Second)
+		s.want("web 80/tcp: 10.0.0.1:80, 10.0.0.2:80")
+		s.fake.set("web", "n1 10.0.0.1:80")
+		s.after(2 * time.Second)
+		s.want("web 80/tcp: 10.0.0.1:80")
+	})
+}
+
 // The index of only one service goes backwards. Its state is read again.
 func TestOneIndexGoesBackwards(t *testing.T) {
 	play(t, Options{}, func(f *fake) { many(f, 2) }, func(s *scene) {
