@@ -289,6 +289,13 @@ func TestAnAnswerHasAnEnd(t *testing.T) {
 	if want := "the answer is longer than 128 MiB"; n != MaxAnswer || fmt.Sprint(err) != want {
 		t.Errorf("%d bytes and %v, want %s", n, err, want)
 	}
+	body, err = c.REST(corev1.SchemeGroupVersion).Get().Resource("services").VersionedParams(&metav1.ListOptions{Watch: true}, c.Params()).Stream(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := io.Copy(io.Discard, body); n != maxJSONWatch {
+		t.Errorf("%d bytes of a watch in JSON, want %d", n, maxJSONWatch)
+	}
 }
 
 // What is decoded takes no more memory than its estimate, which has a limit: many empty objects are the worst.

@@ -37,13 +37,21 @@ const (
 // fifth of it.
 const MaxAnswer = 128 << 20
 
+// maxJSONWatch bounds the events of a watch in JSON, in bytes: client-go reads an event without a limit of its own. Servers
+// that know protobuf send none.
+const maxJSONWatch = 32 << 20
+
 // bounding limits the size of every answer.
 type bounding struct{ http.RoundTripper }
 
 func (t bounding) RoundTrip(r *http.Request) (*http.Response, error) {
 	received, err := t.RoundTripper.RoundTrip(r)
 	if err == nil {
-		answer.Bound(received, MaxAnswer, false)
+		limit := int64(MaxAnswer)
+		if r.URL.Query().Has("watch") && strings.HasPrefix(received.Header.Get("Content-Type"), runtime.ContentTypeJSON) {
+			limit = maxJSONWatch
+		}
+		answer.Bound(received, limit, false)
 	}
 	return received, err
 }

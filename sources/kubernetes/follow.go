@@ -284,7 +284,7 @@ func (r *run) watch(ctx context.Context, s *stream, rest *backoff.Backoff) error
 			}
 			if err := r.event(s, event); err != nil {
 				// The next one may fail like this one, after as long.
-				s.settle = min(2*max(s.settle, time.Since(began)), t.maxBackoff)
+				s.settle = min(2*max(s.settle, time.Since(began)), 3*t.maxBackoff)
 				return err
 			}
 			reached()
