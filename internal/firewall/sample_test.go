@@ -173,10 +173,10 @@ func TestSample(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed.Of(t), 1))
 	dropped, passed := 0, 0
 	for i := range samples {
-		s, mode, hook := sample{random, i%2 == 0}, "proxy", "input"
+		s, mode, hook := sample{random, i%2 == 0}, proxy, "input"
 		ours := ""
 		if s.forward {
-			mode, hook, ours = "nft", "forward", fmt.Sprintf(translation, backend.Addr4)
+			mode, hook, ours = nft, "forward", fmt.Sprintf(translation, backend.Addr4)
 		}
 		rules, program := "flush ruleset\n"+ours, []string{"nft", "-f", "-"}
 		var more string
@@ -196,7 +196,7 @@ func TestSample(t *testing.T) {
 		var drops []firewall.Drop
 		var err error
 		host.Do(func() {
-			drops, err = firewall.Find(firewall.Query{Pools: []netip.Prefix{netip.PrefixFrom(vipOf.Addr(), 32)}, Mode: mode, Ours: []string{"ironvip"}})
+			drops, err = firewall.Find(firewall.Query{Pools: []netip.Prefix{netip.PrefixFrom(vipOf.Addr(), 32)}, Paths: mode, Ours: []string{"ironvip"}})
 		})
 		if err != nil {
 			continue // a part of the rules is unknown
@@ -206,7 +206,7 @@ func TestSample(t *testing.T) {
 			within = 20 * time.Millisecond
 		}
 		if connects(within) != want {
-			t.Errorf("sample %d, %s: the analysis finds %v, and a connection %s\n%s%s", i, mode, drops, map[bool]string{true: "fails", false: "works"}[want], rules, more)
+			t.Errorf("sample %d, %v: the analysis finds %v, and a connection %s\n%s%s", i, mode, drops, map[bool]string{true: "fails", false: "works"}[want], rules, more)
 		}
 		if want {
 			passed++
