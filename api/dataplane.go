@@ -81,7 +81,7 @@ func (s *Server) dataplane() v1.Dataplane {
 		switch {
 		case f.Pending():
 			out.Pending++
-		case f.Applied.Problem != nil && f.Applied.Problem.Code != vip.CodeContested:
+		case f.Applied.Problem != nil:
 			out.Failed++
 			list(&f.Frontend, *f.Applied.Problem)
 		case f.Applied.Warning != nil:

@@ -57,7 +57,7 @@ var (
 	familyDesired         = stateMetrics.Gauge("desired_revision", "Newest revision of the desired frontends.")
 	familyApplied         = stateMetrics.Gauge("applied_revision", "All frontend changes up to this revision have been tried.")
 	familyRepairs         = stateMetrics.Counter("drift_repairs_total", "Repairs of frontends that another program changed.")
-	familyContested       = stateMetrics.Gauge("dataplane_contested_frontends", "Frontends that another program keeps changing; a repair may wait for the next resync.")
+	familyContested       = stateMetrics.Gauge("dataplane_contested_frontends", "Frontends that another program keeps changing.")
 	familyLeaving         = stateMetrics.Gauge("dataplane_leaving_connections", "Open connections of dataplanes that were replaced, only while there are such dataplanes.", "dataplane")
 	familyWrites          = stateMetrics.Counter("dataplane_writes_total", "Frontend updates sent to the dataplane.")
 	familyStatus          = stateMetrics.Gauge("status_level", "Level of each check of ironvip status: 0 ok, 1 warning, 2 failure.", "check")

@@ -249,12 +249,9 @@ func TestContestedFrontend(t *testing.T) {
 	row.Warning = &w
 	applied.Set(row)
 	check(v1.StateUnchecked, true)
-	row.Problem = &w // while the repair waits
-	applied.Set(row)
-	check(v1.StateDown, false)
 
 	// Foreign entries have no row.
-	row.Warning, row.Problem = nil, nil
+	row.Warning = nil
 	applied.Set(row)
 	if dp := must[v1.Dataplane](r, "GET", v1.PathDataplane, ""); dp.Level != v1.LevelWarn || !strings.Contains(dp.Summary, "entries that ironvip removed") {
 		t.Errorf("%+v", dp)

@@ -107,8 +107,7 @@ func newRepairing(t *testing.T) *repairing {
 	return &repairing{t, p, all, r, events}
 }
 
-// restored runs a command of another program, and waits until everything is as it should be. Each command costs the budget
-// of immediate repairs.
+// restored runs a command of another program, and waits until everything is as it should be.
 func (r *repairing) restored(command string) {
 	r.Helper()
 	r.Node.Run("sh", "-c", command)

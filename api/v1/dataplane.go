@@ -17,7 +17,7 @@ type Dataplane struct {
 	Backends        int        `json:"backends"`
 	Pending         int        `json:"pending" doc:"frontends not yet applied at their newest revision"`
 	Failed          int        `json:"failed" doc:"frontends that the dataplane refused"`
-	Contested       int        `json:"contested" doc:"frontends that another program keeps changing; a repair may wait for the next resync"`
+	Contested       int        `json:"contested" doc:"frontends that another program keeps changing"`
 	Repairs         uint64     `json:"drift_repairs" doc:"since the agent started"`
 	LastResync      *time.Time `json:"last_resync,omitempty"`
 

@@ -15,9 +15,7 @@ type Applied[V any] struct {
 	Tried   *table.Row[V]
 	At      vip.Instant
 	Problem *vip.Problem // nil: the Target has it
-	// Warning is set while the key is contested (vip.CodeContested). If Problem is
-	// nil, the Target has the row at the moment. While a repair waits, Problem has
-	// the same content.
+	// Warning is set while the key is contested (vip.CodeContested). The Target has the row at the moment, if Problem is nil.
 	Warning *vip.Problem
 }
 
@@ -31,7 +29,7 @@ type Stats struct {
 	Writes       uint64    // updates passed to the Target
 	Adopted      uint64    // keys that already matched at the start
 	DriftRepairs uint64    // keys found changed by another program
-	Contested    int       // keys that another program changes repeatedly; their repairs wait
+	Contested    int       // keys that another program changes repeatedly
 	LastResync   time.Time // time of the last full read of the Target; zero: never
 	TargetError  string    // why the whole Target is unavailable; "" if it is available
 	Unclean      bool      // a Cleaner has something to do

@@ -10,25 +10,20 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// A change by another program that the Target sees is repaired at once. If that program changes it again and again, each
-// repair costs both of them work without an effect. So a key has a budget of immediate repairs, and beyond it a repair
-// waits for the next resync, which repairs in any case.
+// A key that another program changes again and again is contested: it is still repaired each time, and its row says so.
 const (
 	freeRepairs = 3  // changes of a key after which it is contested, which is reported once
-	budget      = 20 // immediate repairs of a key; each resync gives one back
 	calmAfter   = 10 // resyncs in a row without a change that end a contest
 )
 
 // contest is the history of one key that another program changed.
 type contest struct {
-	since   time.Time // of the first drift
-	drifts  int       // changes found after it had been right
-	what    string    // description of the last change
-	by      string    // the program that made it, or ""
-	spent   int       // of the budget
-	waiting bool      // damaged, to be repaired by the next resync
-	calm    int       // resyncs in a row without a change
-	seen    bool      // changed or failing since the last resync
+	since  time.Time // of the first drift
+	drifts int       // changes found after it had been right
+	what   string    // description of the last change
+	by     string    // the program that made it, or ""
+	calm   int       // resyncs in a row without a change
+	seen   bool      // changed or failing since the last resync
 }
 
 func (c *contest) contested() bool { return c.drifts > freeRepairs }
@@ -40,7 +35,7 @@ type contests[K comparable] struct {
 }
 
 // found records a change of a key by another program.
-func (c *contests[K]) found(k K, what, by string, now time.Time) *contest {
+func (c *contests[K]) found(k K, what, by string, now time.Time) {
 	x := c.byKey[k]
 	if x == nil {
 		if c.byKey == nil {
@@ -49,32 +44,9 @@ func (c *contests[K]) found(k K, what, by string, now time.Time) *contest {
 		x = &contest{since: now}
 		c.byKey[k] = x
 	}
-	x.seen, x.what = true, what
-	if x.waiting { // a resync finds what an event has shown
-		x.waiting = false
-		return x
-	}
-	x.by = by
+	x.seen, x.what, x.by = true, what, by
 	if x.drifts++; x.drifts == freeRepairs+1 {
 		c.fresh = append(c.fresh, k)
-	}
-	return x
-}
-
-// spend reports whether the change that was found may be repaired at once. Otherwise, it waits for the next resync.
-func (c *contest) spend() bool {
-	if c.spent >= budget {
-		c.waiting = true
-		return false
-	}
-	c.spent++
-	return true
-}
-
-// repaired records that a key is as it should be.
-func (c *contests[K]) repaired(k K) {
-	if x := c.byKey[k]; x != nil {
-		x.waiting = false
 	}
 }
 
@@ -85,14 +57,9 @@ func (c *contests[K]) failing(k K) {
 	}
 }
 
-// end ends a resync. It returns the keys that are no longer contested, and those whose repair waited and wasn't needed.
-// It costs O(contests).
-func (c *contests[K]) end() (over, right []K) {
+// end ends a resync. It returns the keys that are no longer contested. It costs O(contests).
+func (c *contests[K]) end() (over []K) {
 	for k, x := range c.byKey {
-		if x.waiting {
-			right = append(right, k)
-		}
-		x.spent, x.waiting = max(x.spent-1, 0), false
 		if x.seen {
 			x.seen, x.calm = false, 0
 			continue
@@ -105,7 +72,7 @@ func (c *contests[K]) end() (over, right []K) {
 		}
 		delete(c.byKey, k)
 	}
-	return over, right
+	return over
 }
 
 // count returns how many keys are contested.
@@ -132,9 +99,6 @@ func (r *Reconciler[K, V]) warning(c *contest) vip.Problem {
 		p.Hint = "stop " + c.by + ", or change its setting"
 	}
 	p.Hint += fmt.Sprintf("; this warning ends %s after the last change", r.untilCalm())
-	if c.waiting {
-		p.Message += fmt.Sprintf("; its repair waits for up to %s", r.Resync)
-	}
 	return p
 }
 
@@ -142,21 +106,15 @@ func (r *Reconciler[K, V]) warning(c *contest) vip.Problem {
 func (r *Reconciler[K, V]) showContest(k K) {
 	c := r.contests.byKey[k]
 	e, has := r.have.get(k)
-	if c == nil || !c.contested() && !c.waiting || !has || e.suspect() { // strays have no row
+	if c == nil || !c.contested() || !has || e.suspect() { // strays have no row
 		return
 	}
 	row, _, ok := r.Applied.Get(k)
-	if !ok || row.Problem != nil && row.Problem.Code != vip.CodeContested {
+	w := r.warning(c)
+	if !ok || row.Problem != nil || row.Warning != nil && *row.Warning == w {
 		return // keep the more serious problem
 	}
-	w := r.warning(c)
-	if row.Warning != nil && *row.Warning == w && (row.Problem != nil) == c.waiting {
-		return
-	}
-	row.Warning, row.Problem = &w, nil
-	if c.waiting {
-		row.Problem = &w
-	}
+	row.Warning = &w
 	r.mark(k, row)
 }
 
@@ -173,15 +131,10 @@ func (r *Reconciler[K, V]) noteContests() {
 
 // endContests ends a resync: it reports the keys that are no longer contested.
 func (r *Reconciler[K, V]) endContests() {
-	over, right := r.contests.end()
-	for _, k := range right {
-		r.showContest(k)
-	}
+	over := r.contests.end()
 	for _, k := range over {
 		if row, _, ok := r.Applied.Get(k); ok && row.Warning != nil {
-			if row.Warning = nil; row.Problem != nil && row.Problem.Code == vip.CodeContested {
-				row.Problem = nil
-			}
+			row.Warning = nil
 			r.mark(k, row)
 		}
 	}

@@ -74,9 +74,6 @@ func (r *Reconciler[K, V]) repair(ctx context.Context, d *repairs[K, V]) {
 	}
 	r.report(d.updates, d.found)
 	for i := range d.updates {
-		if u := &d.updates[i]; u.Err == nil {
-			r.contests.repaired(u.Key)
-		}
 		r.showContest(d.updates[i].Key)
 	}
 	r.reportContests()

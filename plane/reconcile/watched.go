@@ -87,10 +87,7 @@ func (r *Reconciler[K, V]) check(ctx context.Context) {
 		if !has {
 			continue // the feed writes it
 		}
-		if !r.contests.found(d.Key, d.What, d.By, now).spend() {
-			r.showContest(d.Key)
-			continue
-		}
+		r.contests.found(d.Key, d.What, d.By, now)
 		if e.suspect() { // its retry repairs what was found, which other keys may share
 			r.retries.add(d.Key, now)
 			continue
@@ -124,9 +121,8 @@ func (r *Reconciler[K, V]) checkStray(s *Stray[V], now time.Time, repair *repair
 		return
 	}
 	what := s.Damage[0]
-	if r.contests.found(k, what, s.By, now).spend() {
-		repair.add(Update[K, V]{Key: k, Old: &row.Value, Repair: true}, nil, by(what+", removed", s.By))
-	}
+	r.contests.found(k, what, s.By, now)
+	repair.add(Update[K, V]{Key: k, Old: &row.Value, Repair: true}, nil, by(what+", removed", s.By))
 }
 
 // by adds the program to the description of a repair.

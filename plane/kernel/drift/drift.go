@@ -67,7 +67,7 @@ const (
 )
 
 // representative returns the frontend that damage of all is reported for. It stays the same as long as there is one, so that
-// its budget of repairs is that of the table.
+// the changes of the table count for one frontend.
 func (w *Watch) representative(records *usage.Records) *vip.Frontend {
 	f := records.Frontends[w.reported]
 	if f == nil {

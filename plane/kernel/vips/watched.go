@@ -55,7 +55,7 @@ func (p *Plane) Check(ctx context.Context) (driftOf, error) {
 }
 
 // representative returns the frontend that damage of all is reported for, if there is one. It stays the same as long as
-// possible, so that its budget of repairs is that of the device.
+// possible, so that the changes of the device count for one frontend.
 func (p *Plane) representative() (key vip.FrontendKey, some bool) {
 	if p.wants(p.reported.Addr) && p.isUser(p.reported) {
 		return p.reported, true
