@@ -38,7 +38,7 @@ func (r *Reconciler[K, V]) receive(ctx context.Context, batch []table.Change[V],
 // update returns the update that one key needs, if any. A nil want means that the key must go.
 func (r *Reconciler[K, V]) update(k K, want *table.Row[V]) (Update[K, V], bool) {
 	r.retries.remove(k) // this update replaces the retry
-	e, has := r.have.get(k)
+	e, has := r.have[k]
 	switch {
 	case want == nil && !has:
 		r.forget(k)
@@ -51,7 +51,7 @@ func (r *Reconciler[K, V]) update(k K, want *table.Row[V]) (Update[K, V], bool) 
 		if r.Applied.Row(k) == nil {
 			r.note(func(s *Stats) { s.Adopted++ })
 		}
-		r.have.put(entry[V]{row: want})
+		r.have[k] = entry[V]{row: want}
 		r.setApplied(want, nil)
 		return Update[K, V]{}, false
 	}
@@ -91,10 +91,10 @@ func (r *Reconciler[K, V]) apply(ctx context.Context, updates []Update[K, V], ro
 func (r *Reconciler[K, V]) record(u *Update[K, V], row *table.Row[V]) {
 	if u.Err == nil {
 		if u.New == nil {
-			r.have.drop(u.Key)
+			delete(r.have, u.Key)
 			r.forget(u.Key)
 		} else {
-			r.have.put(entry[V]{row: row})
+			r.have[u.Key] = entry[V]{row: row}
 			r.setApplied(row, nil)
 		}
 		r.recovered(u)
@@ -107,14 +107,14 @@ func (r *Reconciler[K, V]) record(u *Update[K, V], row *table.Row[V]) {
 	r.setApplied(row, &p)
 	if p.Code == vip.CodeUnsupported { // rejected before any change
 		r.Log.Warn("frontend not supported by the dataplane", "key", u.Key, "problem", p.Error())
-		if e, _ := r.have.get(u.Key); e.suspect() {
+		if e := r.have[u.Key]; e.suspect() {
 			// An earlier update failed half-way and is not retried any more. The resync repairs the value that it had,
 			// or should have got.
-			r.have.put(e.with(fault{damage: e.fault.damage}))
+			r.have[u.Key] = e.with(fault{damage: e.fault.damage})
 		}
 		return
 	}
-	e, has := r.have.get(u.Key)
+	e, has := r.have[u.Key]
 	if !has {
 		e.row = row
 	}
@@ -123,7 +123,7 @@ func (r *Reconciler[K, V]) record(u *Update[K, V], row *table.Row[V]) {
 		was = *e.fault
 	}
 	tries := was.tries + 1
-	r.have.put(e.with(fault{damage: was.damage, suspect: true, tries: tries}))
+	r.have[u.Key] = e.with(fault{damage: was.damage, suspect: true, tries: tries})
 	wait := r.backoff(tries)
 	r.retries.add(u.Key, time.Now().Add(wait))
 	level := slog.LevelError

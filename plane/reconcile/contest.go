@@ -105,7 +105,7 @@ func (r *Reconciler[K, V]) warning(c *contest) vip.Problem {
 // showContest updates the applied row of a key that another program changes.
 func (r *Reconciler[K, V]) showContest(k K) {
 	c := r.contests.byKey[k]
-	e, has := r.have.get(k)
+	e, has := r.have[k]
 	if c == nil || !c.contested() || !has || e.suspect() { // strays have no row
 		return
 	}

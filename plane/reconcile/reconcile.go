@@ -66,7 +66,7 @@ type Reconciler[K comparable, V any] struct {
 	Options[K, V]
 
 	// Used by the loop only.
-	have        content[K, V] // the known content of the Target
+	have        map[K]entry[V] // the known content of the Target
 	retries     retryQueue[K]
 	failing     map[K]struct{}    // keys with a problem in their applied row
 	reported    map[K]struct{}    // keys with a reported error and no success since
@@ -104,7 +104,7 @@ func New[K comparable, V any](o Options[K, V]) *Reconciler[K, V] {
 		recheck:  stoppedTimer(),
 		delayed:  stoppedTimer(),
 		cleaning: cleaning{target: o.Target, timer: stoppedTimer()},
-		have:     newContent(o.Desired.KeyOf),
+		have:     map[K]entry[V]{},
 		failing:  make(map[K]struct{}),
 		reported: make(map[K]struct{}),
 		retries:  newRetryQueue[K](),
@@ -253,8 +253,8 @@ func (r *Reconciler[K, V]) adopt(ctx context.Context, changedByOthers <-chan str
 }
 
 // read returns everything that the Target has and we own.
-func (r *Reconciler[K, V]) read(ctx context.Context) (have content[K, V], err error) {
-	have = newContent(r.Desired.KeyOf)
+func (r *Reconciler[K, V]) read(ctx context.Context) (have map[K]entry[V], err error) {
+	have = make(map[K]entry[V], len(r.have))
 	for o, err := range r.Target.Actual(ctx) {
 		if ctx.Err() != nil {
 			return have, ctx.Err() // stopped by the caller, which is no error of the Target
@@ -264,7 +264,7 @@ func (r *Reconciler[K, V]) read(ctx context.Context) (have content[K, V], err er
 			return have, err
 		}
 		e := entry[V]{row: &table.Row[V]{Value: o.Value}, orphan: o.Orphan}
-		have.put(e.with(fault{damage: o.Damage}))
+		have[r.Desired.KeyOf(&o.Value)] = e.with(fault{damage: o.Damage})
 	}
 	r.targetWorks(reading)
 	r.note(func(s *Stats) { s.LastResync = time.Now() })

@@ -12,7 +12,7 @@ import (
 // sweep removes what the Target has and the complete desired table has not.
 func (r *Reconciler[K, V]) sweep(ctx context.Context) {
 	var updates []Update[K, V]
-	for k, e := range r.have.all() {
+	for k, e := range r.have {
 		if r.Desired.Row(k) == nil {
 			updates = append(updates, Update[K, V]{Key: k, Old: &e.row.Value, Repair: e.fault != nil})
 		}
@@ -30,7 +30,7 @@ func (r *Reconciler[K, V]) resync(ctx context.Context, asked bool, program strin
 	repair := repairs[K, V]{}
 	now := time.Now()
 	for _, d := range diff {
-		e, has := r.have.get(d.Key)
+		e, has := r.have[d.Key]
 		if e.suspect() {
 			r.contests.failing(d.Key)
 			continue // has a pending retry, so it is no drift
@@ -108,8 +108,8 @@ func (r *Reconciler[K, V]) compare(ctx context.Context) ([]Difference[K, V], err
 	}
 	var diff []Difference[K, V]
 	var orphans []K
-	for k, e := range r.have.all() {
-		a, there := actual.get(k)
+	for k, e := range r.have {
+		a, there := actual[k]
 		switch {
 		case e.orphan:
 			orphans = append(orphans, k)
@@ -120,14 +120,14 @@ func (r *Reconciler[K, V]) compare(ctx context.Context) ([]Difference[K, V], err
 		}
 	}
 	for _, k := range orphans {
-		if now, there := actual.get(k); !there {
-			r.have.drop(k)
-		} else if e, _ := r.have.get(k); !e.suspect() {
-			r.have.put(now)
+		if now, there := actual[k]; !there {
+			delete(r.have, k)
+		} else if e := r.have[k]; !e.suspect() {
+			r.have[k] = now
 		}
 	}
-	for k, a := range actual.all() {
-		if _, known := r.have.get(k); !known {
+	for k, a := range actual {
+		if _, known := r.have[k]; !known {
 			diff = append(diff, Difference[K, V]{Key: k, Have: &a.row.Value, Damage: a.damage()})
 		}
 	}

@@ -83,7 +83,7 @@ func (r *Reconciler[K, V]) check(ctx context.Context) {
 	repair := repairs[K, V]{}
 	now := time.Now()
 	for _, d := range drift.Damaged {
-		e, has := r.have.get(d.Key)
+		e, has := r.have[d.Key]
 		if !has {
 			continue // the feed writes it
 		}
@@ -112,12 +112,12 @@ func (r *Reconciler[K, V]) check(ctx context.Context) {
 // checkStray adds the removal of a stray to a repair. Before the sweep, it is left to that.
 func (r *Reconciler[K, V]) checkStray(s *Stray[V], now time.Time, repair *repairs[K, V]) {
 	k := r.Desired.KeyOf(&s.Value)
-	if _, has := r.have.get(k); has || r.Desired.Row(k) != nil {
+	if _, has := r.have[k]; has || r.Desired.Row(k) != nil {
 		return // it is known, and waits for its removal
 	}
 	row := &table.Row[V]{Value: s.Value}
 	if !r.swept {
-		r.have.put(entry[V]{row: row, orphan: true}.with(fault{damage: s.Damage}))
+		r.have[k] = entry[V]{row: row, orphan: true}.with(fault{damage: s.Damage})
 		return
 	}
 	what := s.Damage[0]
