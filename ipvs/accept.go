@@ -40,7 +40,7 @@ func (t *Target) accept(batch []updateOf) []*item {
 		}
 		if u.New != nil {
 			if u.Err = Unsupported(u.New); u.Err == nil {
-				u.Err = t.admit(it, batch[:i], batch[i+1:])
+				u.Err = t.admit(it, batch[:i])
 			}
 			if u.Err != nil {
 				continue
@@ -65,12 +65,15 @@ func (t *Target) accept(batch []updateOf) []*item {
 
 // admit finds a place for what an item wants: a mark if its service is one by
 // mark, and a range of ports that no other range overlaps.
-func (t *Target) admit(it *item, before, after []updateOf) (err error) {
+func (t *Target) admit(it *item, before []updateOf) (err error) {
 	f := it.update.New
-	if f.Key.Ranged() {
-		if it.replaces, err = t.overlaps(f, before, after); err != nil {
-			return err
+	for _, u := range before {
+		if u.New != nil && u.Err == nil && usage.Clash(f, u.New) {
+			return usage.PortsStillUsed(f.Key, u.Key)
 		}
+	}
+	if err := t.records.Overlaps(f, func(vip.FrontendKey) bool { return false }); err != nil {
+		return err
 	}
 	if hasMark(f) && it.mark == 0 {
 		if it.mark, err = t.marks.draw(f.Key); err != nil {
@@ -90,21 +93,6 @@ func (t *Target) desired(f *vip.Frontend, mark uint32) kernel.State {
 	first := len(t.buffers.dests)
 	t.buffers.dests = appendDests(t.buffers.dests, f)
 	return kernel.State{Service: desiredService(f, mark), Dests: slices.Clip(t.buffers.dests[first:])}
-}
-
-// overlaps returns the ranges of ports that overlap that of f and that another
-// update of the batch, in before or after, removes. Any other overlap is an error.
-// It costs O(ranges of the address and batch).
-func (t *Target) overlaps(f *vip.Frontend, before, after []updateOf) (replaces []vip.FrontendKey, err error) {
-	for _, u := range before {
-		if u.New != nil && u.Err == nil && usage.Clash(f, u.New) {
-			return nil, usage.PortsStillUsed(f.Key, u.Key)
-		}
-	}
-	return t.records.Overlaps(f, func(k vip.FrontendKey) bool {
-		goes := func(u updateOf) bool { return u.Key == k && u.New == nil }
-		return slices.ContainsFunc(before, goes) || slices.ContainsFunc(after, goes)
-	})
 }
 
 // checkOwnership blocks items in the place of a foreign service or socket. It must

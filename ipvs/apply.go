@@ -11,7 +11,7 @@ import (
 // Apply implements reconcile.Target. It costs as many messages as parts that
 // change, in a few sends for the whole batch.
 func (t *Target) Apply(ctx context.Context, batch []updateOf) error {
-	err := t.apply(ctx, batch)
+	err := t.inOrder(ctx, batch)
 	clear(t.buffers.items) // they may point to much memory
 	for i := range batch {
 		u := &batch[i]
@@ -22,6 +22,31 @@ func (t *Target) Apply(ctx context.Context, batch []updateOf) error {
 		}
 	}
 	return err
+}
+
+// inOrder applies a batch. If it has ranges of ports that come and others that go, the latter go first: the table rejects
+// ranges that overlap, and nothing would show that a service by mark is ours if its element went before it.
+func (t *Target) inOrder(ctx context.Context, batch []updateOf) error {
+	goes := func(u updateOf) bool { return u.Key.Ranged() && u.New == nil }
+	if !slices.ContainsFunc(batch, goes) || !slices.ContainsFunc(batch, func(u updateOf) bool { return u.Key.Ranged() && u.New != nil }) {
+		return t.apply(ctx, batch)
+	}
+	for _, going := range []bool{true, false} {
+		var part []updateOf
+		var at []int
+		for i, u := range batch {
+			if goes(u) == going {
+				part, at = append(part, u), append(at, i)
+			}
+		}
+		if err := t.apply(ctx, part); err != nil {
+			return err
+		}
+		for i, u := range part {
+			batch[at[i]].Err = u.Err
+		}
+	}
+	return nil
 }
 
 // apply runs a batch through the phases. An error concerns the whole batch. The
@@ -39,11 +64,7 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 		t.expireAgain()
 	}
 	items := t.accept(batch)
-	err := t.checkOwnership(ctx, items)
-	if err == nil {
-		err = t.vacate(ctx, items)
-	}
-	if err != nil {
+	if err := t.checkOwnership(ctx, items); err != nil {
 		for _, it := range items {
 			if it.newMark {
 				t.marks.release(it.key) // nothing has it yet

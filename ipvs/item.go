@@ -18,22 +18,20 @@ type item struct {
 
 // request is what an update asks for, and what is recorded about its key.
 type request struct {
-	update   *updateOf
-	key      vip.FrontendKey
-	old      *vip.Frontend     // the recorded frontend; nil: none
-	repair   bool              // the records about the key may be wrong
-	mark     uint32            // of its packets if the service is one by mark, otherwise 0
-	newMark  bool              // accept has drawn the mark
-	replaces []vip.FrontendKey // overlapping ranges of ports that the same batch removes
+	update  *updateOf
+	key     vip.FrontendKey
+	old     *vip.Frontend // the recorded frontend; nil: none
+	repair  bool          // the records about the key may be wrong
+	mark    uint32        // of its packets if the service is one by mark, otherwise 0
+	newMark bool          // accept has drawn the mark
 }
 
 // job is the work on one IPVS service: program changes it from have to want.
 type job struct {
-	want    *kernel.State // nil: no service
-	have    *kernel.State // in the kernel; nil: no service
-	unread  bool          // have is unknown and must be read
-	owned   bool          // a service at this key is ours
-	deleted bool          // vacate has deleted the service
+	want   *kernel.State // nil: no service
+	have   *kernel.State // in the kernel; nil: no service
+	unread bool          // have is unknown and must be read
+	owned  bool          // a service at this key is ours
 
 	// The state between the rounds of program.
 	requested bool    // an addition of the service was sent, with an unknown outcome

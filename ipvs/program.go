@@ -11,7 +11,6 @@ import (
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/plane/kernel/cleanup"
-	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -22,7 +21,7 @@ const rounds = 4
 func (t *Target) program(ctx context.Context, items []*item) error {
 	todo := make([]*item, 0, len(items))
 	for _, it := range items {
-		if !it.result.blocked && !it.service.deleted && !it.key.Leftover() {
+		if !it.result.blocked && !it.key.Leftover() {
 			todo = append(todo, it)
 		}
 	}
@@ -65,39 +64,6 @@ func (t *Target) program(ctx context.Context, items []*item) error {
 			s := &it.service
 			return it.result.blocked || s.rejected || !s.unread && !s.again
 		})
-	}
-	return nil
-}
-
-// vacate deletes the services of ranges of ports that other items replace. It must
-// come before the transaction that admits the others, because that deletes the
-// records: nothing shows that a service by mark is ours if the agent is killed
-// in between. Items that replace a service that can't be deleted are blocked.
-func (t *Target) vacate(ctx context.Context, items []*item) error {
-	var going []*item
-	for _, it := range items {
-		for _, k := range it.replaces {
-			i := slices.IndexFunc(items, func(other *item) bool { return other.key == k })
-			if !slices.Contains(going, items[i]) {
-				going = append(going, items[i])
-			}
-		}
-	}
-	if len(going) == 0 {
-		return nil
-	}
-	if err := t.program(ctx, going); err != nil {
-		return err
-	}
-	left := map[vip.FrontendKey]bool{}
-	for _, it := range going {
-		it.service.deleted = true
-		left[it.key] = it.err() != nil
-	}
-	for _, it := range items {
-		if i := slices.IndexFunc(it.replaces, func(k vip.FrontendKey) bool { return left[k] }); i >= 0 {
-			it.block(usage.PortsStillUsed(it.key, it.replaces[i]))
-		}
 	}
 	return nil
 }

@@ -19,12 +19,6 @@ func (t *Target) addBefore(up filter.Change, it *item) {
 		return
 	}
 	t.buffers.elementChanges(up, nil, it, f, it.repair)
-	for _, k := range it.replaces { // with all elements: without the record, the meaning of its mark is unknown
-		gone, mark := t.records.Frontends[k], t.marks.get(k)
-		for _, e := range sourceElements(elements(nil, gone, mark), gone, mark) {
-			up[e] = false
-		}
-	}
 	if usage.OnDevice(f) && (it.old == nil || it.repair) {
 		up[filter.AddrElement(filter.SetVIPs, it.key.Addr)] = true
 	}

@@ -126,11 +126,10 @@ func (t *Target) admit(it *item, before, after []updateOf) error {
 			return usage.PortsStillUsed(f.Key, u.Key)
 		}
 	}
-	_, err := t.records.Overlaps(f, func(k vip.FrontendKey) bool {
+	return t.records.Overlaps(f, func(k vip.FrontendKey) bool {
 		goes := func(u updateOf) bool { return u.Key == k && u.New == nil }
 		return slices.ContainsFunc(before, goes) || slices.ContainsFunc(after, goes)
 	})
-	return err
 }
 
 // updatePods brings the pod ranges up to date.

@@ -123,23 +123,18 @@ func Clash(a, b *vip.Frontend) bool {
 	return a.Key.Ranged() && b.Key.Ranged() && a.Key != b.Key && PortSpaceOf(a) == PortSpaceOf(b) && PortsOf(a.Key).Overlaps(PortsOf(b.Key))
 }
 
-// Overlaps returns the recorded ranges of ports that overlap that of f and that are about to be
-// removed. Any other overlap is an error. A single port precedes ranges and overlaps none. It costs
-// O(ranges of the address).
-func (h *Records) Overlaps(f *vip.Frontend, goes func(vip.FrontendKey) bool) (replaces []vip.FrontendKey, err error) {
+// Overlaps returns an error if the ports of f overlap a recorded range that isn't about to be removed. A single port
+// precedes ranges and overlaps none. It costs O(ranges of the address).
+func (h *Records) Overlaps(f *vip.Frontend, goes func(vip.FrontendKey) bool) error {
 	if !f.Key.Ranged() {
-		return nil, nil
+		return nil
 	}
 	for _, k := range h.Ranges[PortSpaceOf(f)] {
-		switch {
-		case k == f.Key || !PortsOf(k).Overlaps(PortsOf(f.Key)):
-		case goes(k):
-			replaces = append(replaces, k)
-		default:
-			return nil, PortsStillUsed(f.Key, k)
+		if k != f.Key && PortsOf(k).Overlaps(PortsOf(f.Key)) && !goes(k) {
+			return PortsStillUsed(f.Key, k)
 		}
 	}
-	return replaces, nil
+	return nil
 }
 
 // PortsStillUsed is the error of a range of ports that overlaps another one.
