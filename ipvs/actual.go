@@ -52,7 +52,7 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		}
 		t.unbuildable = false
 	}
-	t.drift.Forget() // what follows shows it, too
+	t.drift.Take(nil) // what follows shows it, too
 	r, err := t.readKernel(ctx)
 	if err != nil {
 		return nil, err

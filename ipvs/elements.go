@@ -177,11 +177,7 @@ func elementsOfAll(h *usage.Records, m *marks) filter.Change {
 			c[e] = true
 		}
 	}
-	for a := range h.VIPs {
-		c[filter.AddrElement(filter.SetVIPs, a)] = true
-	}
-	for a := range h.Hairpins {
-		c[filter.AddrElement(filter.SetHairpin, a)] = true
-	}
+	c.Put(filter.SetVIPs, h.VIPs, true)
+	c.Put(filter.SetHairpin, h.Hairpins, true)
 	return c
 }

@@ -131,5 +131,5 @@ func (t *Target) setTimeout() {
 			f = t.checkTimeout()
 		}
 	}
-	t.report(f)
+	t.findings.Report(t.opt.Log, f)
 }

@@ -105,21 +105,12 @@ func (t *Target) updateTable(ctx context.Context, up filter.Change) error {
 	if pods := t.opt.PodCIDRs(); t.stalePods || !slices.Equal(pods, t.pods) {
 		t.pods, t.stalePods = slices.Clone(pods), true
 		before := t.records.Hairpins
-		held := usage.NewRecords(usage.PodSet(pods))
-		for k, f := range t.records.Frontends {
-			held.Set(k, f)
-		}
+		held := t.records.With(usage.PodSet(pods))
 		same := held.Pods.Equal(t.records.Pods)
 		t.records = held
 		if !same && !t.broken {
-			for a := range before {
-				if held.Hairpins[a] == 0 {
-					up[filter.AddrElement(filter.SetHairpin, a)] = false
-				}
-			}
-			for a := range held.Hairpins {
-				up[filter.AddrElement(filter.SetHairpin, a)] = true
-			}
+			up.Put(filter.SetHairpin, before, false)
+			up.Put(filter.SetHairpin, held.Hairpins, true)
 			err := t.rebuildIfMissing(ctx, t.fw.SetPods(ctx, held.Pods, up))
 			if t.stalePods = err != nil; err != nil {
 				for a := range before {

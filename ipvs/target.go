@@ -148,7 +148,7 @@ func TableOf(device string) string {
 func newTarget(o Options, h access, stats *counters) *Target {
 	t := unopenedTarget(o, h, stats)
 	t.setSysctls()
-	t.report(t.flows.Supported(context.Background()))
+	t.findings.Report(t.opt.Log, t.flows.Supported(context.Background()))
 	return t
 }
 
@@ -160,7 +160,7 @@ func unopenedTarget(o Options, h access, stats *counters) *Target {
 		idleTracker: newIdleTracker(h.watch), statsReader: &statsReader{stats: stats, kernel: h.count, conns: h.conns}, lister: newLister(h.list),
 		records: usage.NewRecords(usage.PodSet(nil)), suspect: map[vip.FrontendKey]struct{}{}, looseHairpins: map[netip.Addr]struct{}{},
 	}
-	t.outdated = cleanup.Outdated{Table: h.flows, Protocols: []vip.Protocol{vip.UDP}, Owns: o.Owns, Findings: &t.findings, Report: t.report}
+	t.outdated = cleanup.Outdated{Table: h.flows, Protocols: []vip.Protocol{vip.UDP}, Owns: o.Owns, Findings: &t.findings, Log: o.Log}
 	return t
 }
 
@@ -204,16 +204,9 @@ func (t *Target) wantedSettings() []host.Setting {
 // setSysctls sets the sysctls, and reports those that can't be set.
 func (t *Target) setSysctls() {
 	for _, w := range t.wantedSettings() {
-		t.report(t.sysctl.Set(w))
+		t.findings.Report(t.opt.Log, t.sysctl.Set(w))
 	}
 	t.setTimeout()
-}
-
-// report records a finding, and logs it if it is new and not OK.
-func (t *Target) report(f host.Finding) {
-	if t.findings.Set(f) && !f.OK {
-		t.opt.Log.Warn(f.Name+" is not as ipvs needs it", "detail", f.Detail, "fix", f.Remedy)
-	}
 }
 
 // Same implements reconcile.Target. Frontends that Unsupported rejects differ from all

@@ -16,7 +16,7 @@ import (
 // Actual implements reconcile.Target. It costs one read of the table.
 func (t *Target) Actual(ctx context.Context) iter.Seq2[observed, error] {
 	return reconcile.ReadAll(ctx, func(ctx context.Context) ([]observed, error) {
-		t.drift.Forget() // what follows shows it, too
+		t.drift.Take(nil) // what follows shows it, too
 		all, err := t.readState(ctx)
 		if err == nil {
 			t.altered = false

@@ -298,12 +298,8 @@ func (t *Target) rebuild(ctx context.Context) error {
 	t.broken = true
 	t.former.clear()
 	shared := make(filter.Change, len(t.records.VIPs)+len(t.records.Hairpins))
-	for a := range t.records.VIPs {
-		shared[filter.AddrElement(filter.SetVIPs, a)] = true
-	}
-	for a := range t.records.Hairpins {
-		shared[filter.AddrElement(filter.SetHairpin, a)] = true
-	}
+	shared.Put(filter.SetVIPs, t.records.VIPs, true)
+	shared.Put(filter.SetHairpin, t.records.Hairpins, true)
 	fresh := newContent()
 	t.content.classes, t.content.chains, t.content.highest, t.content.byNumber, t.content.lastClass = fresh.classes, fresh.chains, fresh.highest, fresh.byNumber, fresh.lastClass
 	for _, s := range t.content.services {
@@ -342,23 +338,15 @@ func (t *Target) rebuild(ctx context.Context) error {
 
 // setPods replaces the pod ranges, and the hairpin elements that depend on them.
 func (t *Target) setPods(ctx context.Context, pods []netip.Prefix) error {
-	now := usage.NewRecords(usage.PodSet(pods))
-	for k, f := range t.records.Frontends {
-		now.Set(k, f)
-	}
-	before := t.records
+	now, before := t.records.With(usage.PodSet(pods)), t.records
 	t.replaceRecords(now)
 	t.pods = slices.Clone(pods)
 	if t.broken || now.Pods.Equal(before.Pods) {
 		return nil
 	}
 	c := filter.Change{}
-	for a := range before.Hairpins {
-		c[filter.AddrElement(filter.SetHairpin, a)] = false
-	}
-	for a := range now.Hairpins {
-		c[filter.AddrElement(filter.SetHairpin, a)] = true
-	}
+	c.Put(filter.SetHairpin, before.Hairpins, false)
+	c.Put(filter.SetHairpin, now.Hairpins, true)
 	err := t.fw.SetPods(ctx, now.Pods, c)
 	if errors.Is(err, filter.ErrNoTable) {
 		t.broken, err = true, nil
@@ -444,7 +432,7 @@ func (t *Target) leave(it *item) {
 			continue
 		}
 		for _, b := range f.Backends {
-			if !hasBackend(it.New, b.Addr) {
+			if !usage.HasBackend(it.New, b.Addr) {
 				t.outdated.Add(it.Key, b.Addr)
 			}
 		}
@@ -460,10 +448,6 @@ func (t *Target) unserved(k vip.FrontendKey) {
 	if k.Protocol == vip.UDP {
 		t.outdated.Add(k, netip.AddrPort{})
 	}
-}
-
-func hasBackend(f *vip.Frontend, a netip.AddrPort) bool {
-	return f != nil && slices.ContainsFunc(f.Backends, func(b vip.Endpoint) bool { return b.Addr == a })
 }
 
 // otherAudience returns the key of the frontend at the same place for the other clients.

@@ -230,7 +230,7 @@ func (x *former) leave(it *item) {
 			continue
 		}
 		for _, b := range f.Backends {
-			if k := countedAs(it.Key); !hasBackend(it.New, b.Addr) && !slices.Contains(x.by[k], b.Addr) {
+			if k := countedAs(it.Key); !usage.HasBackend(it.New, b.Addr) && !slices.Contains(x.by[k], b.Addr) {
 				x.by[k] = append(x.by[k], b.Addr)
 				x.n++
 			}
@@ -246,7 +246,7 @@ func (x *former) returns(items []*item) bool {
 // isShare reports whether a frontend uses the counters of a backend.
 func (t *Target) isShare(k vip.FrontendKey, a netip.AddrPort) bool {
 	if !k.Ranged() {
-		return hasBackend(t.records.Frontends[k], a) || hasBackend(t.records.Frontends[otherAudience(k)], a)
+		return usage.HasBackend(t.records.Frontends[k], a) || usage.HasBackend(t.records.Frontends[otherAudience(k)], a)
 	}
 	for _, k := range []vip.FrontendKey{k, otherAudience(k)} {
 		for _, r := range t.records.Ranges[usage.PortSpaceOf(&vip.Frontend{Key: k})] {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/nftwire"
@@ -114,7 +115,7 @@ func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (m
 		sum     reconcile.Traffic
 	}
 	all := map[vip.FrontendKey]*total{}
-	ranges := map[vip.FrontendKey][]vip.FrontendKey{} // by address and protocol
+	counted := usage.NewRecords(&netipx.IPSet{})
 	parts := map[listenerPart]bool{}
 	for set := range counterSets {
 		if set.kind != kindTotals {
@@ -128,10 +129,7 @@ func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (m
 			if all[k] == nil {
 				all[k] = &total{}
 				parts[listenerPart{set.family, k.Protocol}] = true
-				if k.Ranged() {
-					p := placeOf(k)
-					ranges[p] = append(ranges[p], k)
-				}
+				counted.Set(k, &vip.Frontend{Key: k})
 			}
 			all[k].counted[set.way] = volumeOf(x)
 		})
@@ -142,16 +140,8 @@ func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (m
 	for p := range parts {
 		match := conntrack.Flow{Frontend: vip.FrontendKey{Protocol: p.protocol}}
 		err := t.flows.Each(ctx, p.family, match, func(e *conntrack.Entry) bool {
-			at := all[e.Frontend]
-			if at == nil {
-				for _, k := range ranges[placeOf(e.Frontend)] {
-					if k.Port <= e.Frontend.Port && e.Frontend.Port <= k.LastPort {
-						at = all[k]
-					}
-				}
-			}
-			if at != nil && e.Translated {
-				addEntry(&at.sum, e)
+			if f := counted.At(e.Frontend); f != nil && e.Translated {
+				addEntry(&all[f.Key].sum, e)
 			}
 			return true
 		})
@@ -173,11 +163,6 @@ func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (m
 type listenerPart struct {
 	family   vip.Family
 	protocol vip.Protocol
-}
-
-// placeOf returns a key with only the address and protocol of k.
-func placeOf(k vip.FrontendKey) vip.FrontendKey {
-	return vip.FrontendKey{Addr: k.Addr, Protocol: k.Protocol}
 }
 
 // keyOfTotal returns the frontend that an element of a set of totals counts.

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -64,7 +65,7 @@ func drawWish(t *rapid.T) *vip.Frontend {
 			a = netip.AddrPortFrom(a.Addr(), 0)
 		}
 		weight := rapid.SampledFrom([]int{-1, -1, 0, 1, 1, 2, 3, 2000}).Draw(t, "weight")
-		if weight >= 0 && !hasBackend(f, a) {
+		if weight >= 0 && !usage.HasBackend(f, a) {
 			f.Backends = append(f.Backends, vip.Endpoint{Addr: a, Weight: uint16(weight)})
 		}
 	}

@@ -95,7 +95,7 @@ func New(o Options) (*Target, error) {
 	conntrack.TryEnterOpened(context.Background(), t.fw, o.Owns, o.Log)
 	t.drift = drift.Open(context.Background(), o.Table, t.fw.Open, o.Log)
 	t.fw.Muted = t.drift.Muted
-	t.report(t.flows.Supported(context.Background())) // it loads connection tracking, which has sysctls
+	t.findings.Report(t.opt.Log, t.flows.Supported(context.Background())) // it loads connection tracking, which has sysctls
 	t.setSysctls()
 	return t, nil
 }
@@ -108,7 +108,7 @@ func open(o Options) *Target {
 	t.sweeper, t.stats = newCounterReader(o.Table), newCounterReader(o.Table)
 	t.flows = conntrack.Table{Dumps: &t.flowDumps, Deleted: &t.deletedFlows}
 	t.outdated = cleanup.Outdated{Table: t.flows, Protocols: conntrack.Protocols, Translated: true,
-		Owns: o.Owns, Made: t.made, Findings: &t.findings, Report: t.report}
+		Owns: o.Owns, Made: t.made, Findings: &t.findings, Log: o.Log}
 	return t
 }
 
@@ -176,19 +176,12 @@ func (t *Target) settings() []host.Setting {
 
 func (t *Target) setSysctls() {
 	for _, w := range t.settings() {
-		t.report(t.sysctl.Set(w))
+		t.findings.Report(t.opt.Log, t.sysctl.Set(w))
 	}
 }
 
 // sysctlDrift is host.Drift for the dataplane's sysctls.
 func (t *Target) sysctlDrift() []string { return host.Drift(&t.findings, t.sysctl, t.settings()) }
-
-// report records a finding, and logs it if it is new and not OK.
-func (t *Target) report(f host.Finding) {
-	if t.findings.Set(f) && !f.OK {
-		t.opt.Log.Warn(f.Name+" is not as the nft dataplane needs it", "detail", f.Detail, "fix", f.Remedy)
-	}
-}
 
 // Same implements reconcile.Target. Frontends that Unsupported rejects differ from all others, so that
 // Apply sees and rejects them.

@@ -2,6 +2,8 @@ package nft
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -53,21 +55,9 @@ func (t *Target) dropClasses(ctx context.Context) {
 	for _, p := range all {
 		delete(t.content.chains[p.origin], p.class)
 	}
-	for _, p := range all {
-		if !t.content.somewhere(p.class) {
-			delete(t.content.classes, p.class)
-		}
-	}
-}
-
-// somewhere reports whether a class has a chain.
-func (c *content) somewhere(k class) bool {
-	for o := range c.chains {
-		if c.chains[o][k] {
-			return true
-		}
-	}
-	return false
+	maps.DeleteFunc(t.content.classes, func(k class, _ uint32) bool {
+		return !slices.ContainsFunc(t.content.chains[:], func(has map[class]bool) bool { return has[k] })
+	})
 }
 
 // nextClass returns a number that no class has. There must be one. A number that was released is used as late as possible.

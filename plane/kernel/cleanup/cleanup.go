@@ -8,6 +8,7 @@ package cleanup
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -39,7 +40,7 @@ type Outdated struct {
 	// program can translate there, too. Nil: only this dataplane makes such entries.
 	Made     func(context.Context, *conntrack.Entry) (bool, error)
 	Findings *host.Findings
-	Report   func(host.Finding) // reports that the kernel can't list entries
+	Log      *slog.Logger
 
 	flows  conntrack.Flows
 	coarse bool // flows has whole frontends only
@@ -100,7 +101,7 @@ func (o *Outdated) Clean(ctx context.Context, has *usage.Records) error {
 			return ends
 		})
 		if err = cmp.Or(err, failed); conntrack.IsMissing(err) {
-			o.Report(conntrack.NoNetlink)
+			o.Findings.Report(o.Log, conntrack.NoNetlink)
 			return nil
 		}
 		swept = swept || err == nil
@@ -160,11 +161,11 @@ func back(has *usage.Records, x conntrack.Flow) bool {
 		return false
 	}
 	k := x.Frontend
-	if hasBackend(has.Frontends[k], x.Backend) {
+	if usage.HasBackend(has.Frontends[k], x.Backend) {
 		return true
 	}
 	k.Audience = vip.InternalClients - k.Audience
-	return k.Protocol != vip.UDP && hasBackend(has.Frontends[k], x.Backend)
+	return k.Protocol != vip.UDP && usage.HasBackend(has.Frontends[k], x.Backend)
 }
 
 // place reports whether there is a frontend at the place of an entry, and whether all that are there lack its backend.
@@ -172,23 +173,14 @@ func place(has *usage.Records, e *conntrack.Entry) (here, lacks bool) {
 	for _, audience := range []vip.Audience{vip.Everyone, vip.InternalClients} {
 		k := e.Frontend
 		k.Audience = audience
-		f := has.Frontends[k]
+		f := has.At(k)
 		if f == nil {
-			ranges := has.Ranges[usage.PortSpaceOf(&vip.Frontend{Key: k})]
-			i := slices.IndexFunc(ranges, func(r vip.FrontendKey) bool { return r.Port <= k.Port && k.Port <= r.LastPort })
-			if i < 0 {
-				continue
-			}
-			f = has.Frontends[ranges[i]]
+			continue
 		}
-		if hasBackend(f, e.Backend) || hasBackend(f, netip.AddrPortFrom(e.Backend.Addr(), 0)) {
+		if usage.HasBackend(f, e.Backend) || usage.HasBackend(f, netip.AddrPortFrom(e.Backend.Addr(), 0)) {
 			return true, false
 		}
 		here = true
 	}
 	return here, here
-}
-
-func hasBackend(f *vip.Frontend, a netip.AddrPort) bool {
-	return f != nil && slices.ContainsFunc(f.Backends, func(b vip.Endpoint) bool { return b.Addr == a })
 }

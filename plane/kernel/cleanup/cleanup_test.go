@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -55,8 +56,8 @@ type bench struct {
 func newBench() *bench {
 	b := &bench{kernel: kernel{entries: map[string]conntrack.Entry{}}, has: usage.NewRecords(usage.PodSet(nil))}
 	b.Outdated = Outdated{Table: &b.kernel, Protocols: conntrack.Protocols, Translated: true, Findings: &b.findings,
-		Owns:   func(a netip.Addr) bool { return netip.MustParsePrefix("10.96.0.0/16").Contains(a) },
-		Report: func(f host.Finding) { b.findings.Set(f) }}
+		Owns: func(a netip.Addr) bool { return netip.MustParsePrefix("10.96.0.0/16").Contains(a) },
+		Log:  slog.New(slog.DiscardHandler)}
 	return b
 }
 

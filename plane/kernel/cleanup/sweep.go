@@ -3,6 +3,8 @@ package cleanup
 import (
 	"context"
 
+	"go4.org/netipx"
+
 	"github.com/ironvip/ironvip/plane/kernel/conntrack"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
@@ -14,39 +16,17 @@ func Sweep(ctx context.Context, table Table, frontends []vip.FrontendKey, end fu
 	if len(frontends) == 0 {
 		return nil
 	}
-	served := serving(frontends)
+	served := usage.NewRecords(&netipx.IPSet{})
+	for _, k := range frontends {
+		k.Audience = vip.Everyone
+		served.Set(k, &vip.Frontend{Key: k})
+	}
 	err := table.Sweep(ctx, 0, conntrack.Flow{}, func(e *conntrack.Entry) bool {
-		at, ours := served(e.Frontend)
-		return ours && end(at, e)
+		f := served.At(e.Frontend) // which has no audience
+		return f != nil && end(f.Key, e)
 	})
 	if conntrack.IsMissing(err) {
 		return nil
 	}
 	return err
-}
-
-// serving returns a function that finds which of the frontends has an address, protocol and port. The audience doesn't
-// count: the function returns the key for everyone.
-func serving(frontends []vip.FrontendKey) func(vip.FrontendKey) (vip.FrontendKey, bool) {
-	single := map[vip.FrontendKey]bool{}
-	ranges := map[usage.PortSpace][]vip.FrontendKey{}
-	space := func(k vip.FrontendKey) usage.PortSpace { return usage.PortSpaceOf(&vip.Frontend{Key: k}) }
-	for _, k := range frontends {
-		if k.Audience = vip.Everyone; k.Ranged() {
-			ranges[space(k)] = append(ranges[space(k)], k)
-		} else {
-			single[k] = true
-		}
-	}
-	return func(k vip.FrontendKey) (vip.FrontendKey, bool) {
-		if k.Audience = vip.Everyone; single[k] {
-			return k, true
-		}
-		for _, r := range ranges[space(k)] {
-			if r.Port <= k.Port && k.Port <= r.LastPort {
-				return r, true
-			}
-		}
-		return vip.FrontendKey{}, false
-	}
 }

@@ -54,9 +54,6 @@ func (w *Watch) ignore(ctx context.Context) error {
 	return err
 }
 
-// Forget drops what was seen, because everything is read now.
-func (w *Watch) Forget() { w.Take(nil) }
-
 // TableState is what a dataplane finds when it reads its table.
 type TableState int
 

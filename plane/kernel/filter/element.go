@@ -55,6 +55,13 @@ func ProbeElements(virtual, backend netip.Addr, mark uint32) [2]Element {
 // Change is the content of one transaction.
 type Change map[Element]bool // true: add, false: delete
 
+// Put adds or deletes the elements of addresses in a set.
+func (c Change) Put(s Set, addrs map[netip.Addr]int, add bool) {
+	for a := range addrs {
+		c[AddrElement(s, a)] = add
+	}
+}
+
 func AddrElement(s Set, a netip.Addr) Element {
 	return Element{Set: s, Key: vip.FrontendKey{Addr: a}}
 }

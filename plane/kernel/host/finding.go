@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -127,6 +128,13 @@ func (f *Findings) Set(x Finding) (changed bool) {
 	changed = f.all[i] != x
 	f.all[i] = x
 	return changed
+}
+
+// Report records a finding, and logs it if it is new and not OK.
+func (f *Findings) Report(log *slog.Logger, x Finding) {
+	if f.Set(x) && !x.OK {
+		log.Warn(x.Name+" is not as the dataplane needs it", "detail", x.Detail, "fix", x.Remedy)
+	}
 }
 
 // Drifted reports whether x is a change for the worse, or unknown and not OK. It records that what x

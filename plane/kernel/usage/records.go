@@ -34,6 +34,15 @@ func NewRecords(pods *netipx.IPSet) *Records {
 	}
 }
 
+// With returns the same records with other ranges of clients that keep their address.
+func (h *Records) With(pods *netipx.IPSet) *Records {
+	now := NewRecords(pods)
+	for k, f := range h.Frontends {
+		now.Set(k, f)
+	}
+	return now
+}
+
 // Set records f at key. Nil means absent. It costs O(backends).
 func (h *Records) Set(key vip.FrontendKey, f *vip.Frontend) {
 	if old := h.Frontends[key]; old != nil {
@@ -44,6 +53,19 @@ func (h *Records) Set(key vip.FrontendKey, f *vip.Frontend) {
 		h.count(f, 1)
 		h.Frontends[key] = f
 	}
+}
+
+// At returns the recorded frontend that has the port of k, by itself or in a range of ports, or nil.
+func (h *Records) At(k vip.FrontendKey) *vip.Frontend {
+	if f := h.Frontends[k]; f != nil {
+		return f
+	}
+	ranges := h.Ranges[PortSpaceOf(&vip.Frontend{Key: k})]
+	i := slices.IndexFunc(ranges, func(r vip.FrontendKey) bool { return r.Port <= k.Port && k.Port <= r.LastPort })
+	if i < 0 {
+		return nil
+	}
+	return h.Frontends[ranges[i]]
 }
 
 func (h *Records) count(f *vip.Frontend, n int) {
@@ -116,6 +138,11 @@ func (h *Records) HairpinsOf(f *vip.Frontend) []netip.Addr {
 		}
 	}
 	return out
+}
+
+// HasBackend reports whether a frontend, which may be nil, has a backend.
+func HasBackend(f *vip.Frontend, a netip.AddrPort) bool {
+	return f != nil && slices.ContainsFunc(f.Backends, func(b vip.Endpoint) bool { return b.Addr == a })
 }
 
 // Clash reports whether the ranges of ports of two frontends overlap.
