@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"go4.org/netipx"
+
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/host"
@@ -33,7 +35,7 @@ type services interface {
 type rules interface {
 	Read(ctx context.Context) (*filter.Ruleset, error)
 	Apply(ctx context.Context, c filter.Change) error
-	RebuildProbes(ctx context.Context, c filter.Change) error
+	Rebuild(ctx context.Context, pods *netipx.IPSet, c filter.Change) error
 	Exists(ctx context.Context) (bool, error)
 	Remove(ctx context.Context) error
 	Missing(ctx context.Context) error

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
@@ -145,7 +146,7 @@ func (t *Target) addElements(ctx context.Context, up filter.Change) error {
 	for p, mark := range t.record {
 		setElements(all, p, mark, true)
 	}
-	err := t.table.RebuildProbes(ctx, all)
+	err := t.table.Rebuild(ctx, &netipx.IPSet{}, all)
 	if t.broken = err != nil; errors.Is(err, filter.ErrNoTable) {
 		// The kernel answers ENOENT for a missing module, too.
 		if missing := t.table.Missing(ctx); missing != nil {

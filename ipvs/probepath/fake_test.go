@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
@@ -119,7 +120,7 @@ func (f fakeRules) put(c filter.Change) {
 	}
 }
 
-func (f fakeRules) RebuildProbes(_ context.Context, c filter.Change) error {
+func (f fakeRules) Rebuild(_ context.Context, _ *netipx.IPSet, c filter.Change) error {
 	f.k.log = append(f.k.log, "rebuild")
 	f.k.elements, f.k.damaged = map[filter.Element]struct{}{}, false
 	f.put(c)

@@ -1,13 +1,11 @@
 package filter
 
 import (
-	"context"
 	"slices"
 	"sync/atomic"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/nftwire"
@@ -40,11 +38,6 @@ const (
 // NewProbes returns the table of probes of that name, see New.
 func NewProbes(name string, stats *atomic.Uint64) *Table {
 	return &Table{layout: newProbeLayout(name), stats: stats, conn: nftwire.NewConn()}
-}
-
-// RebuildProbes replaces the whole table in one transaction.
-func (f *Table) RebuildProbes(ctx context.Context, c Change) error {
-	return f.Rebuild(ctx, &netipx.IPSet{}, c)
 }
 
 func newProbeLayout(name string) *Layout {

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"go4.org/netipx"
+
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
@@ -43,7 +45,7 @@ func TestTableOfProbes(t *testing.T) {
 		if err := table.Apply(t.Context(), add("10.96.0.1", "10.77.1.2", ProbeMarkAt(0))); err == nil {
 			t.Error("a missing table was changed")
 		}
-		must.Succeed(t, table.RebuildProbes(t.Context(), add("10.96.0.1", "10.77.1.2", ProbeMarkAt(0))))
+		must.Succeed(t, table.Rebuild(t.Context(), &netipx.IPSet{}, add("10.96.0.1", "10.77.1.2", ProbeMarkAt(0))))
 		wants("after the first")
 		before := written.Load()
 		change := add("fd96::1", "fd77:1::2", ProbeMarkAt(ProbeMarkCount-1))
