@@ -209,32 +209,21 @@ func (c *Conn) transmit(b []byte) error {
 // collect reads the outcomes of a pack. First is the sequence number of its first
 // message. The answer to the last message ends the pack.
 func (c *Conn) collect(first uint32, outcome []error) {
-	lost := false
 	for last := uint32(len(outcome) - 1); ; {
 		h, data, err := c.message()
-		switch {
-		case err == unix.ENOBUFS:
-			lost = true // some answers were dropped; later ones may still arrive
-		case err != nil: // no valid answer: a new socket receives no late ones
+		if err != nil { // some answers were dropped, or there is none: a new socket receives no late ones
 			c.Close()
 			c.unknown(outcome)
 			return
 		}
 		// Other messages are answers to earlier ones.
-		if at := h.Seq - first; err == nil && at <= last && h.Type == unix.NLMSG_ERROR && len(data) >= 4 {
+		if at := h.Seq - first; at <= last && h.Type == unix.NLMSG_ERROR && len(data) >= 4 {
 			if code := int32(binary.NativeEndian.Uint32(data)); code != 0 {
 				outcome[at] = unix.Errno(-code)
 			}
 			if at == last {
-				if lost {
-					c.unknown(outcome[:at])
-				}
 				return
 			}
-		}
-		if lost && !c.pending() {
-			c.unknown(outcome)
-			return
 		}
 	}
 }
