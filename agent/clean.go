@@ -260,7 +260,7 @@ func listAnnounced(p *cleanPart, a *remains.Remains) {
 		p.add("table", t, "nftables, the gate of the announcer: this host stays silent about virtual addresses")
 	}
 	for _, s := range a.Settings {
-		p.add("setting", "arp_announce of "+s.Name, fmt.Sprintf("%d before the announcer", s.Former))
+		p.add("setting", "arp_announce of "+s.Name, fmt.Sprintf("%d before the announcer", s.Before))
 	}
 }
 

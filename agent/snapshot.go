@@ -114,7 +114,7 @@ func Save(ctx context.Context, req StoreRequest, to io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, i.close()) }()
-	if former, err := formerStore(i.db); err != nil {
+	if former, err := storeOfLastRun(i.db); err != nil {
 		return err
 	} else if former != (lastStore{}) && former != storeOf(i.cfg) {
 		return fmt.Errorf("%s names the store %s, but this host's leases are in the store %s\n"+
@@ -168,7 +168,7 @@ func Restore(ctx context.Context, req RestoreRequest) (result RestoreResult, err
 	}
 	// If the host last ran on another store, its own store holds an earlier state, which no service
 	// uses any more.
-	former, err := formerStore(i.db)
+	former, err := storeOfLastRun(i.db)
 	if err != nil {
 		return result, err
 	}

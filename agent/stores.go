@@ -104,9 +104,9 @@ func localContents(db *store.DB) (snapshot.Contents, error) {
 	return snapshot.ContentsOf(context.Background(), stores)
 }
 
-// formerStore returns the store that this host last ran with, or a zero lastStore if there is
+// storeOfLastRun returns the store that this host last ran with, or a zero lastStore if there is
 // nothing to lose.
-func formerStore(db *store.DB) (lastStore, error) {
+func storeOfLastRun(db *store.DB) (lastStore, error) {
 	last, known, err := noteOf(db).Get(lastStoreKey)
 	if err != nil || known && last.Kind != configs.StoreBolt {
 		return last, err
@@ -134,7 +134,7 @@ func checkStore(cfg *configs.Config, db *store.DB) error {
 	if err != nil || known && last == now {
 		return err
 	}
-	former, err := formerStore(db)
+	former, err := storeOfLastRun(db)
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func (t *Target) Apply(ctx context.Context, batch []updateOf) error {
 
 func (t *Target) apply(ctx context.Context, batch []updateOf, repair bool) error {
 	items := t.accept(batch)
-	if t.former.n >= formerShares || t.former.returns(items) {
+	if t.unused.n >= maxUnusedShares || t.unused.returns(items) {
 		t.forget(ctx)
 	}
 	if err := t.updatePods(ctx); err != nil {
@@ -204,7 +204,7 @@ func (t *Target) commit(ctx context.Context, items []*item, shared filter.Change
 		if it.Repair && it.old != nil && it.service != nil {
 			totals(it.Key, func(e element) { d.adds[e.set] = append(d.adds[e.set], valued{e, ""}) })
 		}
-		t.former.leave(it)
+		t.unused.leave(it)
 		t.leave(it)
 	}
 	t.broken = t.broken || t.content.highest.exhausted()
@@ -296,7 +296,7 @@ func (c *content) number(s *service) error {
 // one.
 func (t *Target) rebuild(ctx context.Context) error {
 	t.broken = true
-	t.former.clear()
+	t.unused.clear()
 	shared := make(filter.Change, len(t.records.VIPs)+len(t.records.Hairpins))
 	shared.Put(filter.SetVIPs, t.records.VIPs, true)
 	shared.Put(filter.SetHairpin, t.records.Hairpins, true)

@@ -211,20 +211,20 @@ func (t *Target) made(ctx context.Context, e *conntrack.Entry) (made bool, err e
 	return made, err
 }
 
-// formerShares bounds the backends that have left and whose counters are kept. Their removal costs queries and a
+// maxUnusedShares bounds the backends that have left and whose counters are kept. Their removal costs queries and a
 // transaction, so it waits for others, and for the next read of the table.
-const formerShares = 256
+const maxUnusedShares = 256
 
-// former are backends that have left, by the frontends that have counted them.
-type former struct {
+// unusedShares are backends that have left and may have counters, by the frontends that have counted them.
+type unusedShares struct {
 	by map[vip.FrontendKey][]netip.AddrPort
 	n  int
 }
 
-func (x *former) clear() { clear(x.by); x.n = 0 }
+func (x *unusedShares) clear() { clear(x.by); x.n = 0 }
 
 // leave records the backends that an item takes from a frontend.
-func (x *former) leave(it *item) {
+func (x *unusedShares) leave(it *item) {
 	for _, f := range []*vip.Frontend{it.had, it.Old} {
 		if f == nil {
 			continue
@@ -238,8 +238,8 @@ func (x *former) leave(it *item) {
 	}
 }
 
-// returns reports whether one of the items is a new frontend at the place of a former one.
-func (x *former) returns(items []*item) bool {
+// returns reports whether one of the items is a new frontend at the place of one with unused shares.
+func (x *unusedShares) returns(items []*item) bool {
 	return x.n > 0 && slices.ContainsFunc(items, func(it *item) bool { return it.old == nil && x.by[countedAs(it.Key)] != nil })
 }
 
@@ -258,14 +258,14 @@ func (t *Target) isShare(k vip.FrontendKey, a netip.AddrPort) bool {
 	return false
 }
 
-// forget deletes the counters of former backends. A failure leaves counters that nobody reads.
+// forget deletes the unused shares. A failure leaves counters that nobody reads.
 func (t *Target) forget(ctx context.Context) {
-	if t.former.n == 0 {
+	if t.unused.n == 0 {
 		return
 	}
 	d := newDiff()
 	err := t.sweeper.read(ctx, func(get getElement) error {
-		for k, all := range t.former.by {
+		for k, all := range t.unused.by {
 			for _, a := range all {
 				if t.isShare(k, a) {
 					continue
@@ -292,5 +292,5 @@ func (t *Target) forget(ctx context.Context) {
 	if err != nil {
 		t.opt.Log.Warn("counters of backends that left remain", "err", err)
 	}
-	t.former.clear()
+	t.unused.clear()
 }

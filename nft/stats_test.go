@@ -300,13 +300,13 @@ func TestCountersGoTogether(t *testing.T) {
 	}
 	alone := put()
 	w.Put(t, updateOf{Key: another.Key, Old: &another})
-	w.former.clear()
+	w.unused.clear()
 	w.Put(t, updateOf{Key: f.Key, Old: &f}, updateOf{Key: others.Key, Old: &others})
-	must.AtLeast(t, w.former.n, formerShares, "backends have left")
+	must.AtLeast(t, w.unused.n, maxUnusedShares, "backends have left")
 	if n := put(); n != alone+3 {
 		t.Errorf("with the counters of %d backends, a frontend costs %d messages, want those of one alone (%d) and one for each set", len(f.Backends), n, alone)
 	}
-	expect.Equal(t, w.former.n, 0, "backends have left")
+	expect.Equal(t, w.unused.n, 0, "backends have left")
 }
 
 // No counter outlasts its frontend: what is left is deleted with the next read of the table, or before the frontend

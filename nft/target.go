@@ -75,7 +75,7 @@ type Target struct {
 
 	needs    needs
 	outdated cleanup.Outdated
-	former   former
+	unused   unusedShares
 	sweeper  counterReader // for Apply
 	stats    counterReader // for readers
 	findings host.Findings
@@ -103,7 +103,7 @@ func New(o Options) (*Target, error) {
 // open returns a Target that has changed nothing yet.
 func open(o Options) *Target {
 	t := &Target{opt: o, layout: newLayout(o.Table, o.Mark), sysctl: host.Sysctls{Root: host.ProcSysNet}, free: host.FreePort,
-		records: usage.NewRecords(usage.PodSet(nil)), content: newContent(), former: former{by: map[vip.FrontendKey][]netip.AddrPort{}}}
+		records: usage.NewRecords(usage.PodSet(nil)), content: newContent(), unused: unusedShares{by: map[vip.FrontendKey][]netip.AddrPort{}}}
 	t.fw = filter.Of(t.layout, &t.nftMessages)
 	t.sweeper, t.stats = newCounterReader(o.Table), newCounterReader(o.Table)
 	t.flows = conntrack.Table{Dumps: &t.flowDumps, Deleted: &t.deletedFlows}

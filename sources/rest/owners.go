@@ -27,7 +27,7 @@ func (s *Source) watchOwners(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		changed := s.Fleet.Changed()
-		s.takeOver()
+		s.updateOwners()
 		select {
 		case <-ctx.Done():
 			return
@@ -38,8 +38,8 @@ func (s *Source) watchOwners(ctx context.Context) {
 	}
 }
 
-// takeOver updates the set of owners that this host counts heartbeats for.
-func (s *Source) takeOver() {
+// updateOwners updates the set of owners that this host counts heartbeats for.
+func (s *Source) updateOwners() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	elected, now := s.Fleet.Mine(), time.Now()

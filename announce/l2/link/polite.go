@@ -21,7 +21,7 @@ func (f *Follower) MakePolite(ctx context.Context, l Link) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	unrecorded := f.record.set(Setting{Index: l.Index, Name: l.Name, Former: l.arpAnnounce})
+	unrecorded := f.record.set(Setting{Index: l.Index, Name: l.Name, Before: l.arpAnnounce})
 	if err := setArpAnnounce(ctx, f.conn, l.Index, bestAddress); err != nil {
 		return fmt.Errorf("set arp_announce of %s: %w", l.Name, err)
 	}
@@ -46,7 +46,7 @@ func (f *Follower) restoreOthers() {
 		}
 		_ = f.record.remove(s.Index) // restoring it again would do no harm
 		if exists && l.arpAnnounce == bestAddress {
-			l.arpAnnounce = s.Former
+			l.arpAnnounce = s.Before
 			f.host.links[s.Index] = l
 		}
 	}
@@ -98,7 +98,7 @@ func restore(ctx context.Context, conn *netlink.Conn, s Setting) error {
 	case now.Index != s.Index || now.arpAnnounce != bestAddress:
 		return nil
 	}
-	return setArpAnnounce(ctx, conn, s.Index, s.Former)
+	return setArpAnnounce(ctx, conn, s.Index, s.Before)
 }
 
 func setArpAnnounce(ctx context.Context, conn *netlink.Conn, index int, value uint32) error {

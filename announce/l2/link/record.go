@@ -13,7 +13,7 @@ import (
 type Setting struct {
 	Index  int    `json:"index"`
 	Name   string `json:"name"` // for people
-	Former uint32 `json:"arp_announce"`
+	Before uint32 `json:"arp_announce"`
 }
 
 // record remembers changed settings until they are restored, also over restarts of the process. Its

@@ -41,8 +41,8 @@ func Open(ctx context.Context, table string, port func(context.Context) (uint32,
 	return x
 }
 
-// ignore ignores the transactions of the socket that changes the table. An error can have closed that socket, and its
-// successor has another port.
+// ignore ignores the transactions of the socket that changes the table. An error can have closed that socket, and a
+// new one has another port.
 func (w *Watch) ignore(ctx context.Context) error {
 	port, err := w.port(ctx)
 	if err != nil || port == w.ignored {
