@@ -8,6 +8,7 @@ import (
 	"go4.org/netipx"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/plane/kernel/cleanup"
 	"github.com/ironvip/ironvip/plane/kernel/conntrack"
@@ -91,7 +92,7 @@ func openAccess(ctx context.Context, o Options, stats *counters) (access, error)
 	}
 	fw.TryHold(ctx, o.Log)
 	conntrack.TryEnterOpened(ctx, fw, o.Owns, o.Log)
-	h.drift = drift.Open(ctx, o.Table, fw.Open, o.Log)
+	h.drift = drift.Open(ctx, watch.Options{Forwarding: true, Table: o.Table}, fw.Open, o.Log)
 	fw.Muted = h.drift.Muted
 	return h, nil
 }

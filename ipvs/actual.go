@@ -76,16 +76,14 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 	for i := range all {
 		t.inspect(&all[i], r, held, broken)
 	}
-	untuned := t.sysctlDrift()
-	if len(all) > 0 {
-		// Any repair fixes what concerns all frontends, so report it for one of them.
-		first := slices.MinFunc(all, func(a, b observed) int { return vip.CompareFrontendKeys(a.Value.Key, b.Value.Key) }).Value.Key
-		i := slices.IndexFunc(all, func(o observed) bool { return o.Value.Key == first })
-		if stale {
-			all[i].Damage = append(all[i].Damage, "pod ranges in the nftables table are not as configured")
-		}
-		all[i].Damage = append(all[i].Damage, untuned...)
+	shared := t.sysctlDrift()
+	if stale {
+		shared = append(shared, filter.StalePods)
 	}
+	if broken && t.adopted {
+		shared = append(shared, filter.Damage(t.opt.Table))
+	}
+	usage.Blame(all, shared)
 	all = append(all, orphans(r, held)...)
 	t.records, t.broken, t.stalePods, t.adopted = held, broken, stale, true
 	return all, nil
@@ -281,8 +279,8 @@ func (t *Target) frontend(k vip.FrontendKey, r *kernelState, s *kernel.State) vi
 // that only another program makes.
 func (t *Target) inspect(o *observed, r *kernelState, held *usage.Records, broken bool) {
 	d := damage(o.Damage)
-	if broken {
-		d.addf("nftables table inet %s is missing or not as it should be", t.opt.Table)
+	if broken && !t.adopted { // at the start, any of them may be the first that is desired
+		d = append(d, filter.Damage(t.opt.Table))
 	}
 	f := &o.Value
 	for _, a := range usage.LocalTunnels(f) {
@@ -342,24 +340,16 @@ func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *kernelState, hel
 
 // orphans returns what is ours and belongs to no frontend, one item per address.
 func orphans(r *kernelState, held *usage.Records) []observed {
-	found := map[netip.Addr]damage{}
-	for k, sets := range r.table.Sets {
-		a := k.Addr
-		if sets&(1<<filter.SetVIPs) != 0 && held.VIPs[a] == 0 {
-			found[a] = append(found[a], fmt.Sprintf("should not be: %s", filter.AddrElement(filter.SetVIPs, a)))
-		}
-		if sets&(1<<filter.SetHairpin) != 0 && held.Hairpins[a] == 0 {
-			found[a] = append(found[a], fmt.Sprintf("should not be: %s", filter.AddrElement(filter.SetHairpin, a)))
-		}
-	}
+	out := r.table.Orphans(held)
 	for a := range r.tunnels {
-		if held.Tunnels[a] == 0 {
-			found[a] = append(found[a], fmt.Sprintf("the device that takes packets for %s out of tunnels belongs to no service", a))
+		if held.Tunnels[a] > 0 {
+			continue
 		}
-	}
-	out := make([]observed, 0, len(found))
-	for a, d := range found {
-		out = append(out, observed{Value: vip.Frontend{Key: vip.FrontendKey{Addr: a}, Kind: vip.OnVIP}, Damage: d, Orphan: true})
+		i := slices.IndexFunc(out, func(o observed) bool { return o.Value.Key.Addr == a })
+		if i < 0 {
+			i, out = len(out), append(out, usage.Orphan(a))
+		}
+		out[i].Damage = append(out[i].Damage, fmt.Sprintf("the device that takes packets for %s out of tunnels belongs to no service", a))
 	}
 	return out
 }

@@ -4,44 +4,20 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"net/netip"
 	"slices"
 
 	"github.com/ironvip/ironvip/plane/kernel/filter"
+	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/vip"
 )
 
 // Actual implements reconcile.Target. It costs one read of the table.
 func (t *Target) Actual(ctx context.Context) iter.Seq2[observed, error] {
 	return reconcile.ReadAll(ctx, func(ctx context.Context) ([]observed, error) {
 		t.drift.Take(nil) // what follows shows it, too
-		all, err := t.readState(ctx)
-		if err == nil {
-			t.altered = false
-		}
-		return all, err
+		return t.readState(ctx)
 	})
-}
-
-// readAgain reads the kernel for a batch. Other changes of other programs are left to a Check, and to the resync that it asks
-// for.
-func (t *Target) readAgain(ctx context.Context, batch []updateOf) error {
-	before := t.records
-	if _, err := t.readState(ctx); err != nil || t.broken { // a rebuilt table is as recorded
-		return err
-	}
-	expected := func(k vip.FrontendKey) bool {
-		a, b := before.Frontends[k], t.records.Frontends[k]
-		return a != nil && b != nil && t.Same(a, b) || slices.ContainsFunc(batch, func(u updateOf) bool { return u.Key == k })
-	}
-	for _, all := range []*usage.Records{before, t.records} {
-		for k := range all.Frontends {
-			t.altered = t.altered || !expected(k)
-		}
-	}
-	return nil
 }
 
 // readState reads the kernel and replaces the records by what it found. If the table isn't intact,
@@ -88,19 +64,17 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 	for i := range all {
 		t.inspect(&all[i], rules, held)
 	}
-	untuned := t.sysctlDrift()
+	shared := host.Drift(&t.findings, t.sysctl, t.settings())
 	t.pods = slices.Clone(t.opt.PodCIDRs())
 	stale := !broken && !rules.Pods.Equal(usage.PodSet(t.pods))
-	if len(all) > 0 {
-		// Any repair fixes what concerns all frontends, so report it for one of them.
-		first := slices.MinFunc(all, func(a, b observed) int { return vip.CompareFrontendKeys(a.Value.Key, b.Value.Key) }).Value.Key
-		i := slices.IndexFunc(all, func(o observed) bool { return o.Value.Key == first })
-		if stale {
-			all[i].Damage = append(all[i].Damage, "pod ranges in the nftables table are not as configured")
-		}
-		all[i].Damage = append(all[i].Damage, untuned...)
+	if stale {
+		shared = append(shared, filter.StalePods)
 	}
-	all = append(all, orphans(rules, held)...)
+	if broken && t.adopted {
+		shared = append(shared, filter.Damage(t.opt.Table))
+	}
+	usage.Blame(all, shared)
+	all = append(all, rules.Orphans(held)...)
 	t.replaceRecords(held)
 	t.content, t.broken, t.adopted = found, broken, true
 	return all, nil
@@ -110,8 +84,8 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 func (t *Target) inspect(o *observed, rules *filter.Ruleset, held *usage.Records) {
 	addf := func(format string, args ...any) { o.Damage = append(o.Damage, fmt.Sprintf(format, args...)) }
 	f := &o.Value
-	if !rules.Intact {
-		addf("nftables table inet %s is missing or not as it should be", t.opt.Table)
+	if !rules.Intact && !t.adopted { // at the start, any of them may be the first that is desired
+		o.Damage = append(o.Damage, filter.Damage(t.opt.Table))
 	}
 	if usage.OnDevice(f) {
 		if e := filter.AddrElement(filter.SetVIPs, f.Key.Addr); rules.Intact && !rules.Has(e) {
@@ -123,21 +97,4 @@ func (t *Target) inspect(o *observed, rules *filter.Ruleset, held *usage.Records
 			addf("missing: %s", e)
 		}
 	}
-}
-
-// orphans returns what is ours and belongs to no frontend, one item per address.
-func orphans(rules *filter.Ruleset, held *usage.Records) []observed {
-	found := map[netip.Addr][]string{}
-	for k := range rules.Sets {
-		for set, counts := range map[filter.Set]map[netip.Addr]int{filter.SetVIPs: held.VIPs, filter.SetHairpin: held.Hairpins} {
-			if e := filter.AddrElement(set, k.Addr); rules.Has(e) && counts[k.Addr] == 0 {
-				found[k.Addr] = append(found[k.Addr], fmt.Sprintf("should not be: %s", e))
-			}
-		}
-	}
-	out := make([]observed, 0, len(found))
-	for a, d := range found {
-		out = append(out, observed{Value: vip.Frontend{Key: vip.FrontendKey{Addr: a}, Kind: vip.OnVIP}, Damage: d, Orphan: true})
-	}
-	return out
 }

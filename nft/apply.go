@@ -51,7 +51,7 @@ func (t *Target) Apply(ctx context.Context, batch []updateOf) error {
 	}
 	repair := slices.ContainsFunc(batch, func(u updateOf) bool { return u.Repair })
 	if !t.adopted || repair && t.drift.Touched() {
-		if err := t.readAgain(ctx, batch); err != nil {
+		if _, err := t.readState(ctx); err != nil {
 			return err
 		}
 	}

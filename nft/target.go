@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/plane/kernel/cleanup"
 	"github.com/ironvip/ironvip/plane/kernel/conntrack"
 	"github.com/ironvip/ironvip/plane/kernel/drift"
@@ -71,7 +72,6 @@ type Target struct {
 	pods    []netip.Prefix // the last result of PodCIDRs
 	adopted bool           // records and content are what the kernel has
 	broken  bool           // the table must be rebuilt
-	altered bool           // the records may lack what others have changed
 
 	needs    needs
 	outdated cleanup.Outdated
@@ -93,7 +93,7 @@ func New(o Options) (*Target, error) {
 	t := open(o)
 	t.fw.TryHold(context.Background(), o.Log)
 	conntrack.TryEnterOpened(context.Background(), t.fw, o.Owns, o.Log)
-	t.drift = drift.Open(context.Background(), o.Table, t.fw.Open, o.Log)
+	t.drift = drift.Open(context.Background(), watch.Options{Forwarding: true, Table: o.Table}, t.fw.Open, o.Log)
 	t.fw.Muted = t.drift.Muted
 	t.findings.Report(t.opt.Log, t.flows.Supported(context.Background())) // it loads connection tracking, which has sysctls
 	t.setSysctls()
@@ -179,9 +179,6 @@ func (t *Target) setSysctls() {
 		t.findings.Report(t.opt.Log, t.sysctl.Set(w))
 	}
 }
-
-// sysctlDrift is host.Drift for the dataplane's sysctls.
-func (t *Target) sysctlDrift() []string { return host.Drift(&t.findings, t.sysctl, t.settings()) }
 
 // Same implements reconcile.Target. Frontends that Unsupported rejects differ from all others, so that
 // Apply sees and rejects them.

@@ -127,21 +127,20 @@ func TestChangesByOthersAreRepairedAtOnce(t *testing.T) {
 	for _, address := range []string{"10.96.0.1", "fd96::1"} {
 		r.restored("ip route del local " + address + " table local dev ironvip0")
 	}
-	for _, setting := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
-		r.restored("echo 0 > /proc/sys/net/" + setting)
-		wait.Until(t, setting, func() bool { return strings.TrimSpace(r.Node.Run("cat", "/proc/sys/net/"+setting)) == "1" })
-	}
 	r.restored("ip link del ironvip0")
 	r.restored("ip link set ironvip0 down")
 	r.restored("ip link del ironvip0; ip link add ironvip0 type bridge; ip link set ironvip0 up")
 	r.restored("ip link set ironvip0 arp on; ip addr flush dev ironvip0")
 	expect.Equal(t, r.loop.Stats().LastResync, started.LastResync, "the last read of everything")
+	for _, setting := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		r.restored("echo 0 > /proc/sys/net/" + setting)
+		wait.Until(t, setting, func() bool { return strings.TrimSpace(r.Node.Run("cat", "/proc/sys/net/"+setting)) == "1" })
+	}
 }
 
-// A table that isn't whole any more is built again at once. Of elements that differ, a resync finds whose they are.
+// A table that another program changes is read, and what differs is repaired at once.
 func TestTableOfOthersIsRepairedAtOnce(t *testing.T) {
 	r := newRepairing(t)
-	started := r.loop.Stats()
 	o := originOf(r.all[0].Key)
 	for _, command := range []string{
 		"nft delete table inet ironvip_nft",
@@ -154,18 +153,11 @@ func TestTableOfOthersIsRepairedAtOnce(t *testing.T) {
 		"nft flush chain inet ironvip_nft " + class{choice: chooseAny, slots: 2, masquerade: vip.MasqueradeAuto, scheduler: vip.WeightedRoundRobin}.chain(o),
 		fmt.Sprintf("nft delete element inet ironvip_nft services4_%s { 10.96.0.1 . tcp . 80 }", o),
 		fmt.Sprintf("nft flush map inet ironvip_nft slots4_%s", o),
-	} {
-		r.restored(command)
-	}
-	expect.Equal(t, r.loop.Stats().LastResync, started.LastResync, "the last read of everything")
-	for _, command := range []string{
 		"nft flush set inet ironvip_nft vips4",
 		"nft add element inet ironvip_nft vips4 { 192.0.2.1 }",
 		"nft add element inet ironvip_nft pods4 '{ 10.9.0.0/16 }'",
 	} {
-		before := r.loop.Stats().LastResync
 		r.restored(command)
-		wait.Until(t, "a resync", func() bool { return r.loop.Stats().LastResync != before })
 	}
 	found, _ := r.events.Since(0)
 	for _, message := range []string{

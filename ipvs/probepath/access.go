@@ -39,6 +39,7 @@ type rules interface {
 	Exists(ctx context.Context) (bool, error)
 	Remove(ctx context.Context) error
 	Missing(ctx context.Context) error
+	Close()
 }
 
 // change is one message to IPVS.
@@ -82,12 +83,12 @@ func anyOf(f vip.Family) vip.FrontendKey {
 }
 
 // openAccess connects to the kernel in the calling thread's network namespace.
-func openAccess(ctx context.Context, table string, stats *counters) (access, error) {
+func openAccess(ctx context.Context, table rules, stats *counters) (access, error) {
 	k, err := kernel.Open(ctx, &stats.Counters)
 	if err != nil {
 		return access{}, err
 	}
-	return access{services: kernelServices{k}, table: filter.NewProbes(table, &stats.rules), sysctl: host.Sysctls{Root: host.ProcSysNet}, local: host.IsLocal, stats: stats}, nil
+	return access{services: kernelServices{k}, table: table, sysctl: host.Sysctls{Root: host.ProcSysNet}, local: host.IsLocal, stats: stats}, nil
 }
 
 // kernelServices are the services of the kernel.

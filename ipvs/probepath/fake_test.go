@@ -162,3 +162,5 @@ func (k *fakeKernel) holds(t *Target, paths ...vip.ProbePath) bool {
 		return a.Service == b.Service && len(a.Dests) == len(b.Dests) && (len(a.Dests) == 0 || a.Dests[0] == b.Dests[0])
 	}) && maps.Equal(k.elements, elements)
 }
+
+func (fakeRules) Close() {}

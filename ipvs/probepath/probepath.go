@@ -24,10 +24,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/netlink/watch"
+	"github.com/ironvip/ironvip/plane/kernel/drift"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
@@ -51,7 +54,7 @@ type Stats struct {
 type Target struct {
 	reconcile.Tidy
 	access
-	watch tableWatch // of the rules; the zero value sees nothing
+	watch drift.Watch // of the rules; the zero value sees nothing
 
 	// The goroutine of Apply and Actual uses these.
 	record  map[vip.ProbePath]uint32 // the paths that the table may have, with their marks
@@ -76,12 +79,15 @@ type (
 
 // New connects to IPVS. It changes nothing.
 func New(o Options) (*Target, error) {
-	a, err := openAccess(context.Background(), o.Table, &counters{})
+	ctx := context.Background()
+	stats := &counters{}
+	table := filter.NewProbes(o.Table, &stats.rules)
+	a, err := openAccess(ctx, table, stats)
 	if err != nil {
 		return nil, err
 	}
 	t := newTarget(a)
-	t.watch = watchTable(context.Background(), o.Table, a.table)
+	t.watch = drift.Open(ctx, watch.Options{Table: o.Table}, table.Open, slog.New(slog.DiscardHandler))
 	return t, nil
 }
 
@@ -93,7 +99,8 @@ func newTarget(a access) *Target {
 // Close closes the socket. Paths stay.
 func (t *Target) Close() error {
 	t.services.Close()
-	t.watch.close()
+	t.watch.Close()
+	t.table.Close()
 	return nil
 }
 

@@ -4,7 +4,6 @@ package drift_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/netip"
 	"os/exec"
@@ -13,9 +12,9 @@ import (
 
 	"go4.org/netipx"
 
+	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/plane/kernel/drift"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
-	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
@@ -24,8 +23,8 @@ import (
 
 var key = vip.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: vip.TCP}
 
-// A table that another program changes is read once and reported with the program. Own transactions are not read, also after
-// an error has closed the table's socket. An error of the reading makes the rest unknown.
+// A table that another program changes asks for a read, with the program. Own transactions don't, also after an error has
+// closed the table's socket.
 func TestLooksAtTheTable(t *testing.T) {
 	need.Program(t, "nft")
 	node := netlab.NewLAN(t, "host").Nodes[0]
@@ -33,30 +32,19 @@ func TestLooksAtTheTable(t *testing.T) {
 		ctx := context.Background()
 		var messages atomic.Uint64
 		table := filter.New("ironvip", 0x1000, &messages)
-		w := drift.Open(ctx, "ironvip", table.Open, slog.New(slog.DiscardHandler))
+		w := drift.Open(ctx, watch.Options{Table: "ironvip"}, table.Open, slog.New(slog.DiscardHandler))
 		if w.Watcher == nil {
 			t.Fatal("not watched")
 		}
 		defer table.Close()
 		defer w.Close()
-		records := usage.NewRecords(&netipx.IPSet{})
-		records.Set(key, &vip.Frontend{Key: key, Kind: vip.OnVIP})
-
-		reads, state, failure := 0, drift.Broken, error(nil)
-		look := func(what string, wantReads, wantDamaged int, wantUnknown bool) string {
+		look := func(what string, want bool) string {
 			t.Helper()
-			reads = 0
-			s, err := w.Check(ctx, records, nil, func(context.Context) (drift.TableState, error) {
-				reads++
-				return state, failure
-			})
-			if err != failure || reads != wantReads || len(s.Damaged) != wantDamaged || s.Unknown != wantUnknown {
-				t.Fatalf("%s: %+v with %d reads, %v", what, s, reads, err)
+			s, err := drift.Check[vip.FrontendKey, vip.Frontend](ctx, &w)
+			if err != nil || s.Unknown != want {
+				t.Fatalf("%s: %+v, %v", what, s, err)
 			}
-			if wantDamaged == 0 {
-				return ""
-			}
-			return s.Damaged[0].By
+			return s.By
 		}
 		run := func(args ...string) {
 			t.Helper()
@@ -67,34 +55,26 @@ func TestLooksAtTheTable(t *testing.T) {
 		change := filter.Change{filter.AddrElement(filter.SetVIPs, key.Addr): true}
 		rebuild := func() {
 			t.Helper()
-			must.Succeed(t, table.Rebuild(ctx, records.Pods, change))
+			must.Succeed(t, table.Rebuild(ctx, &netipx.IPSet{}, change))
 		}
 		rebuild()
 		must.Succeed(t, table.Apply(ctx, change))
-		look("own changes", 0, 0, false)
+		look("own changes", false)
 		run("flush", "ruleset")
-		if by := look("flush", 1, 1, false); len(by) < 4 || by[:3] != "nft" {
+		if by := look("flush", true); len(by) < 4 || by[:3] != "nft" {
 			t.Errorf("changed by %q", by)
 		}
 		rebuild()
-		look("the repair", 0, 0, false)
-		state = drift.Altered
+		look("the repair", false)
 		run("flush", "set", "inet", "ironvip", "vips4")
-		look("an altered element", 1, 0, true)
-		state = drift.Whole
-		run("add", "chain", "inet", "ironvip", "other")
-		look("nothing of ours", 1, 0, false)
+		look("an altered element", true)
 		run("add", "table", "inet", "other")
-		look("another table", 0, 0, false)
-		failure = errors.New("no memory")
-		run("delete", "chain", "inet", "ironvip", "other")
-		look("a failed read", 1, 0, false)
-		failure = nil
+		look("another table", false)
 
 		table.Close()
 		rebuild() // on a new socket, which the filter in the kernel doesn't know
-		look("the first transaction on a new socket", 1, 0, false)
+		look("the first transaction on a new socket", true)
 		rebuild()
-		look("the second one", 0, 0, false)
+		look("the second one", false)
 	})
 }

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
+	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -65,6 +67,34 @@ func (r *Ruleset) Has(e Element) bool {
 	}
 	_, ok := r.Others[e]
 	return ok
+}
+
+// Orphans returns the virtual addresses and hairpin elements that no recorded frontend needs, one item per address.
+func (r *Ruleset) Orphans(held *usage.Records) (out []reconcile.Observed[vip.Frontend]) {
+	for k, sets := range r.Sets {
+		var damage []string
+		add := func(s Set, users int) {
+			if sets&(1<<s) != 0 && users == 0 {
+				damage = append(damage, fmt.Sprintf("should not be: %s", AddrElement(s, k.Addr)))
+			}
+		}
+		add(SetVIPs, held.VIPs[k.Addr])
+		add(SetHairpin, held.Hairpins[k.Addr])
+		if damage != nil {
+			o := usage.Orphan(k.Addr)
+			o.Damage = damage
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// StalePods is the damage of a table with other pod ranges than those that are wanted.
+const StalePods = "pod ranges in the nftables table are not as configured"
+
+// Damage is that of a table that isn't whole.
+func Damage(table string) string {
+	return fmt.Sprintf("nftables table inet %s is missing or not as it should be", table)
 }
 
 // Read returns the content of the table. A missing table is an empty ruleset.
