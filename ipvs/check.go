@@ -41,14 +41,7 @@ func check(sysNet, root string, realServer bool) []Finding {
 	out = append(out, filter.TryNFTables(ctx)...)
 	out = append(out, modules.Check("nf_conntrack"), conntrack.Try(ctx))
 	if ipvs.OK && !realServer { // without IPVS its sysctls don't exist
-		s := host.Sysctls{Root: sysNet}
-		for _, w := range settings(linux.ParseVersion(linux.Release())) {
-			f := s.Check(w)
-			if !f.OK {
-				f.Detail += "; the agent sets it if it may"
-			}
-			out = append(out, f)
-		}
+		out = append(out, host.Sysctls{Root: sysNet}.CheckAll(settings(linux.ParseVersion(linux.Release())))...)
 	}
 	return out
 }

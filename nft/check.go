@@ -34,13 +34,5 @@ func Check() []Finding {
 	out := []Finding{host.CheckCapability()}
 	out = append(out, filter.TryNFTables(ctx, trials...)...)
 	out = append(out, conntrack.Try(ctx))
-	s := host.Sysctls{Root: host.ProcSysNet}
-	for _, w := range (&Target{}).settings() {
-		f := s.Check(w)
-		if !f.OK {
-			f.Detail += "; the agent sets it if it may"
-		}
-		out = append(out, f)
-	}
-	return out
+	return append(out, host.Sysctls{Root: host.ProcSysNet}.CheckAll((&Target{}).settings())...)
 }

@@ -81,9 +81,7 @@ func (r *Ruleset) Orphans(held *usage.Records) (out []reconcile.Observed[vip.Fro
 		add(SetVIPs, held.VIPs[k.Addr])
 		add(SetHairpin, held.Hairpins[k.Addr])
 		if damage != nil {
-			o := usage.Orphan(k.Addr)
-			o.Damage = damage
-			out = append(out, o)
+			out = append(out, usage.Orphan(k.Addr, damage...))
 		}
 	}
 	return out

@@ -60,6 +60,18 @@ func (s Sysctls) Check(w Setting) Finding {
 	return f
 }
 
+// CheckAll checks the settings of a dataplane before the agent sets them.
+func (s Sysctls) CheckAll(settings []Setting) (out []Finding) {
+	for _, w := range settings {
+		f := s.Check(w)
+		if !f.OK {
+			f.Detail += "; the agent sets it if it may"
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
 // Set sets the sysctl if it has another value, and returns the result.
 func (s Sysctls) Set(w Setting) Finding {
 	f := s.Check(w)

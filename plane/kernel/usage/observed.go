@@ -24,6 +24,6 @@ func Blame(all []reconcile.Observed[vip.Frontend], damage []string) {
 }
 
 // Orphan returns what is at an address and belongs to no frontend.
-func Orphan(a netip.Addr) reconcile.Observed[vip.Frontend] {
-	return reconcile.Observed[vip.Frontend]{Value: vip.Frontend{Key: vip.FrontendKey{Addr: a}, Kind: vip.OnVIP}, Orphan: true}
+func Orphan(a netip.Addr, damage ...string) reconcile.Observed[vip.Frontend] {
+	return reconcile.Observed[vip.Frontend]{Value: vip.Frontend{Key: vip.FrontendKey{Addr: a}, Kind: vip.OnVIP}, Damage: damage, Orphan: true}
 }

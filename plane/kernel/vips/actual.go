@@ -10,7 +10,6 @@ import (
 
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
-	"github.com/ironvip/ironvip/vip"
 )
 
 // Actual implements reconcile.Target. It costs one read of the device besides that of the inner plane. An address without a
@@ -51,7 +50,7 @@ func (p *Plane) Actual(ctx context.Context) iter.Seq2[observed, error] {
 			strays[w.Addr()] = append(strays[w.Addr()], describeStray(w))
 		}
 		for _, o := range orphans {
-			if o.Value.Key == keyOfStray(o.Value.Key.Addr) {
+			if o.Value.Key.Leftover() {
 				o.Damage = append(o.Damage, strays[o.Value.Key.Addr]...)
 				delete(strays, o.Value.Key.Addr)
 			}
@@ -60,7 +59,7 @@ func (p *Plane) Actual(ctx context.Context) iter.Seq2[observed, error] {
 			}
 		}
 		for _, a := range slices.SortedFunc(maps.Keys(strays), netip.Addr.Compare) {
-			if !yield(strayOf(a, strays[a]), nil) {
+			if !yield(usage.Orphan(a, strays[a]...), nil) {
 				return
 			}
 		}
@@ -99,10 +98,4 @@ func describeStray(p netip.Prefix) string {
 		return fmt.Sprintf("address %s belongs to no service", p.Addr())
 	}
 	return fmt.Sprintf("address %s sends all of %s to the device", p, p.Masked())
-}
-
-func keyOfStray(a netip.Addr) vip.FrontendKey { return vip.FrontendKey{Addr: a} }
-
-func strayOf(a netip.Addr, damage []string) observed {
-	return observed{Value: vip.Frontend{Key: keyOfStray(a), Kind: vip.OnVIP}, Damage: damage, Orphan: true}
 }

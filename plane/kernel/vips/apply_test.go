@@ -40,7 +40,7 @@ func newFaked(t *testing.T, k *fakeKernel, o Options, have ...string) *faked {
 // keyAt returns the key at "10.96.0.1:80", or of leftovers at "10.96.0.1".
 func keyAt(at string) vip.FrontendKey {
 	if a, err := netip.ParseAddr(at); err == nil {
-		return keyOfStray(a)
+		return vip.FrontendKey{Addr: a}
 	}
 	ap := netip.MustParseAddrPort(at)
 	return vip.FrontendKey{Addr: ap.Addr(), Port: ap.Port(), Protocol: vip.TCP}
@@ -227,7 +227,7 @@ func TestDeletedDevice(t *testing.T) {
 func TestStrays(t *testing.T) {
 	for _, sockets := range []bool{false, true} {
 		p := newFaked(t, newFakeKernel().with(netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.96.0.2")), Options{Sockets: sockets})
-		p.inner.orphans = []observed{strayOf(netip.MustParseAddr("10.96.0.2"), []string{"an element"}), strayOf(netip.MustParseAddr("10.96.0.4"), []string{"a tunnel"})}
+		p.inner.orphans = []observed{usage.Orphan(netip.MustParseAddr("10.96.0.2"), "an element"), usage.Orphan(netip.MustParseAddr("10.96.0.4"), "a tunnel")}
 		const want = "10.96.0.2[an element address 10.96.0.2 belongs to no service] 10.96.0.4[a tunnel] 10.96.0.1[address 10.96.0.1 belongs to no service]"
 		expect.Equal(t, p.reads(), want, "read")
 		p.k.addrs[netip.MustParseAddr("10.96.0.1")] = true // a route of another program's address is there, too

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/ironvip/ironvip/internal/netlink/watch"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -49,7 +50,7 @@ func (p *Plane) Check(ctx context.Context) (driftOf, error) {
 		if len(p.addrs[w.Addr()].users) == 0 {
 			p.setRoute(w.Addr(), doubtful)
 		}
-		found.Strays = append(found.Strays, reconcile.Stray[vip.Frontend]{Observed: strayOf(w.Addr(), []string{describeStray(w)}), By: by.String()})
+		found.Strays = append(found.Strays, reconcile.Stray[vip.Frontend]{Observed: usage.Orphan(w.Addr(), describeStray(w)), By: by.String()})
 	}
 	return found, err
 }
