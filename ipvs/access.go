@@ -26,7 +26,7 @@ type access struct {
 	watch   *kernel.Conn // for Connections, which may run during Apply
 	count   *kernel.Conn // for statistics
 	conns   connectionTable
-	list    connectionList
+	list    connectionList // see kernel.EachConn
 	fw      filters
 	sysctl  host.Tunables
 	flows   flowTable
@@ -68,11 +68,8 @@ type connectionTable interface {
 	Close()
 }
 
-// connectionList has every single connection, see kernel.Conns.
-type connectionList interface {
-	Each(ctx context.Context, yield func(*kernel.Entry) bool) error
-	Close()
-}
+// connectionList calls yield for every single connection until it returns false.
+type connectionList func(ctx context.Context, yield func(*kernel.Entry) bool) error
 
 // unwrappers are the tunnel devices of a real server, see host.Tunnels.
 type unwrappers interface {
@@ -101,7 +98,7 @@ func openAccess(ctx context.Context, o Options, stats *counters) (access, error)
 func openHost(o Options, fw filters, stats *counters) access {
 	h := access{
 		conns:  &kernel.Table{Path: kernel.ProcTable},
-		list:   &kernel.Conns{Path: kernel.ProcConns},
+		list:   kernel.EachConn,
 		fw:     fw,
 		sysctl: host.Sysctls{Root: host.ProcSysNet},
 		flows:  conntrack.Table{Dumps: &stats.conntrackDumps, Deleted: &stats.conntrack},
@@ -118,9 +115,6 @@ func (h *access) openIPVS(ctx context.Context, stats *counters) (err error) {
 		}
 	}
 	_, _ = h.conns.Read() // opens it in this namespace; later reads report an error
-	if list, is := h.list.(*kernel.Conns); is {
-		_ = list.Open() // the same
-	}
 	return nil
 }
 
@@ -134,5 +128,4 @@ func (h *access) close() {
 	h.drift.Close()
 	h.fw.Close()
 	h.conns.Close()
-	h.list.Close()
 }

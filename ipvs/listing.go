@@ -8,31 +8,16 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// lister reads the kernel's list of connections, for one caller at a time. It has its own
-// file, so a long list delays nothing else.
-type lister struct {
-	list connectionList
-	busy chan struct{} // has an element while list is in use
-}
-
-func newLister(l connectionList) *lister { return &lister{list: l, busy: make(chan struct{}, 1)} }
-
-func (l *lister) close() {
-	l.busy <- struct{}{}
-	l.list.Close()
-	<-l.busy
-}
-
 // ListConnections implements reconcile.ConnectionLister. It costs one read of the kernel's list,
-// which has the connections of all services. See kernel.Conns.
+// which has the connections of all services, for one caller at a time. See kernel.EachConn.
 func (t *Target) ListConnections(ctx context.Context, want func(vip.FrontendKey) bool, yield func(reconcile.Connection) bool) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case t.lister.busy <- struct{}{}:
+	case t.listing <- struct{}{}:
 	}
-	defer func() { <-t.lister.busy }()
-	return t.lister.list.Each(ctx, func(e *kernel.Entry) bool {
+	defer func() { <-t.listing }()
+	return t.list(ctx, func(e *kernel.Entry) bool {
 		key := vip.FrontendKey{Addr: e.To.Addr(), Port: e.To.Port(), Protocol: e.Protocol}
 		if e.Mark != 0 {
 			var ours bool

@@ -17,7 +17,7 @@ import (
 // fakeList is a kernel's list of connections.
 type fakeList []kernel.Entry
 
-func (f fakeList) Each(_ context.Context, yield func(*kernel.Entry) bool) error {
+func (f fakeList) each(_ context.Context, yield func(*kernel.Entry) bool) error {
 	for i := range f {
 		if !yield(&f[i]) {
 			break
@@ -25,8 +25,6 @@ func (f fakeList) Each(_ context.Context, yield func(*kernel.Entry) bool) error 
 	}
 	return nil
 }
-
-func (fakeList) Close() {}
 
 // Connections are those of wanted frontends; the affinity of a service by mark has its frontend by
 // the mark.
@@ -41,7 +39,7 @@ func TestListConnections(t *testing.T) {
 		{Client: netip.AddrPortFrom(client.Addr(), 0), Mark: 7, Backend: backend, State: "NONE"},
 		{Client: netip.AddrPortFrom(client.Addr(), 0), Mark: 8, Backend: backend, State: "NONE"}, // foreign
 	}
-	p := Target{lister: newLister(list)}
+	p := Target{access: access{list: list.each}, listing: make(chan struct{}, 1)}
 	p.marks.adopt(ranged, 7)
 	var got []reconcile.Connection
 	err := p.ListConnections(t.Context(), func(k vip.FrontendKey) bool { return k != foreign }, func(c reconcile.Connection) bool {

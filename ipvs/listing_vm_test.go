@@ -21,12 +21,15 @@ import (
 // kernel's port 0.
 func (w *town) listed(t *testing.T) (out []string) {
 	t.Helper()
-	err := w.ListConnections(t.Context(), everyFrontend, func(c reconcile.Connection) bool {
-		if c.Expires < 0 || c.Expires > 24*time.Hour {
-			t.Errorf("%+v expires in %s", c, c.Expires)
-		}
-		out = append(out, fmt.Sprintf("%s %s %s %s %s", c.Frontend.Protocol, c.Client, c.Frontend.AddrPort(), c.Backend, c.State))
-		return true
+	var err error
+	w.Director.Do(func() {
+		err = w.ListConnections(t.Context(), everyFrontend, func(c reconcile.Connection) bool {
+			if c.Expires < 0 || c.Expires > 24*time.Hour {
+				t.Errorf("%+v expires in %s", c, c.Expires)
+			}
+			out = append(out, fmt.Sprintf("%s %s %s %s %s", c.Frontend.Protocol, c.Client, c.Frontend.AddrPort(), c.Backend, c.State))
+			return true
+		})
 	})
 	must.Succeed(t, err)
 	slices.Sort(out)

@@ -91,7 +91,7 @@ type Target struct {
 
 	idleTracker *idleTracker
 	statsReader *statsReader
-	lister      *lister
+	listing     chan struct{} // has an element while the list of connections is read
 
 	findings host.Findings // the sysctls and modules, as last checked
 }
@@ -157,7 +157,7 @@ func unopenedTarget(o Options, h access, stats *counters) *Target {
 	o = o.withDefaults()
 	t := &Target{
 		access: h, opt: o, stats: stats,
-		idleTracker: newIdleTracker(h.watch), statsReader: &statsReader{stats: stats, kernel: h.count, conns: h.conns}, lister: newLister(h.list),
+		idleTracker: newIdleTracker(h.watch), statsReader: &statsReader{stats: stats, kernel: h.count, conns: h.conns}, listing: make(chan struct{}, 1),
 		records: usage.NewRecords(usage.PodSet(nil)), suspect: map[vip.FrontendKey]struct{}{}, looseHairpins: map[netip.Addr]struct{}{},
 	}
 	t.outdated = cleanup.Outdated{Table: h.flows, Protocols: []vip.Protocol{vip.UDP}, Owns: o.Owns, Findings: &t.findings, Log: o.Log}
@@ -173,7 +173,6 @@ func (t *Target) Close() error {
 	t.kernel.Close()
 	t.idleTracker.close()
 	t.statsReader.close()
-	t.lister.close()
 	t.drift.Close()
 	t.fw.Close()
 	return nil

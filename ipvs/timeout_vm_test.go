@@ -18,12 +18,16 @@ import (
 // expires returns when the only open connection is forgotten if it stays idle.
 func (w *town) expires(t *testing.T) (d time.Duration) {
 	t.Helper()
-	must.Succeed(t, w.ListConnections(t.Context(), everyFrontend, func(c reconcile.Connection) bool {
-		if c.State == "ESTABLISHED" {
-			d = c.Expires
-		}
-		return true
-	}))
+	var err error
+	w.Director.Do(func() {
+		err = w.ListConnections(t.Context(), everyFrontend, func(c reconcile.Connection) bool {
+			if c.State == "ESTABLISHED" {
+				d = c.Expires
+			}
+			return true
+		})
+	})
+	must.Succeed(t, err)
 	return d
 }
 

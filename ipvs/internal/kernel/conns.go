@@ -16,9 +16,6 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// ProcConns lists all connections of the reader's network namespace. Netlink doesn't have them.
-const ProcConns = "/proc/thread-self/net/ip_vs_conn"
-
 // Entry is one line of the list of connections.
 type Entry struct {
 	// To is the address and port that the client used. For the affinity of a service by
@@ -32,48 +29,19 @@ type Entry struct {
 	Expires  time.Duration
 }
 
-// Conns is the open ProcConns. It remains that of the network namespace in which it was
-// opened. It is not safe for concurrent use.
-type Conns struct {
-	Path string
-	file *os.File // nil: closed
-}
-
-// Open opens the list.
-func (c *Conns) Open() error {
-	f, err := os.Open(c.Path)
+// EachConn calls yield for each connection of the calling thread's network namespace until yield returns false. Netlink
+// doesn't have them. It keeps one line in memory. The kernel walks its hash table from the start for each page of the list,
+// so a list of n connections costs O(n²/50) steps.
+func EachConn(ctx context.Context, yield func(*Entry) bool) error {
+	f, err := os.Open("/proc/thread-self/net/ip_vs_conn")
 	if err != nil {
 		return fmt.Errorf("open the kernel's list of ipvs connections: %w", err)
 	}
-	c.file = f
-	return nil
-}
-
-// Each calls yield for each connection until yield returns false. It keeps one line in
-// memory. The kernel walks its hash table from the start for each page of the list, so a
-// list of n connections costs O(n²/50) steps.
-func (c *Conns) Each(ctx context.Context, yield func(*Entry) bool) error {
-	if c.file == nil {
-		if err := c.Open(); err != nil {
-			return err
-		}
-	}
-	_, err := c.file.Seek(0, io.SeekStart)
-	if err == nil {
-		err = ParseConns(ctx, c.file, yield)
-	}
-	if err != nil {
-		c.Close() // the module may have been reloaded
-		return fmt.Errorf("read %s: %w", c.Path, err)
+	defer f.Close()
+	if err := ParseConns(ctx, f, yield); err != nil {
+		return fmt.Errorf("read the kernel's list of ipvs connections: %w", err)
 	}
 	return nil
-}
-
-func (c *Conns) Close() {
-	if c.file != nil {
-		c.file.Close()
-		c.file = nil
-	}
 }
 
 // ParseConns reads the list's text: a heading, then one line for each connection.
