@@ -23,10 +23,10 @@ import (
 // Tests put a fake kernel in their place.
 type access struct {
 	kernel  *kernel.Conn
-	watch   *kernel.Conn // for Connections, which may run during Apply
-	count   *kernel.Conn // for statistics
-	conns   connectionTable
-	list    connectionList // see kernel.EachConn
+	watch   *kernel.Conn    // for Connections, which may run during Apply
+	count   *kernel.Conn    // for statistics
+	conns   connectionTable // see kernel.ReadTable
+	list    connectionList  // see kernel.EachConn
 	fw      filters
 	sysctl  host.Tunables
 	flows   flowTable
@@ -62,11 +62,8 @@ type flowTable interface {
 	Supported(ctx context.Context) host.Finding
 }
 
-// connectionTable counts the connections of each service, see kernel.Table.
-type connectionTable interface {
-	Read() (map[kernel.ServiceID]kernel.Live, error)
-	Close()
-}
+// connectionTable counts the connections of each service.
+type connectionTable func() (map[kernel.ServiceID]kernel.Live, error)
 
 // connectionList calls yield for every single connection until it returns false.
 type connectionList func(ctx context.Context, yield func(*kernel.Entry) bool) error
@@ -97,7 +94,7 @@ func openAccess(ctx context.Context, o Options, stats *counters) (access, error)
 // openHost opens everything but IPVS, in the calling thread's network namespace.
 func openHost(o Options, fw filters, stats *counters) access {
 	h := access{
-		conns:  &kernel.Table{Path: kernel.ProcTable},
+		conns:  kernel.ReadTable,
 		list:   kernel.EachConn,
 		fw:     fw,
 		sysctl: host.Sysctls{Root: host.ProcSysNet},
@@ -114,7 +111,6 @@ func (h *access) openIPVS(ctx context.Context, stats *counters) (err error) {
 			return err
 		}
 	}
-	_, _ = h.conns.Read() // opens it in this namespace; later reads report an error
 	return nil
 }
 
@@ -127,5 +123,4 @@ func (h *access) close() {
 	}
 	h.drift.Close()
 	h.fw.Close()
-	h.conns.Close()
 }

@@ -170,7 +170,7 @@ func (k *fakeKernel) open(ctx context.Context, stats *counters) (access, error) 
 			return h, err
 		}
 	}
-	h.fw, h.sysctl, h.flows, h.free, h.conns, h.list, h.tunnels = fakeFilters{k}, fakeTunables{k}, fakeFlows{k}, fakePorts{k}.Free, fakeConnections{k}, fakeList{}.each, fakeTunnels{k}
+	h.fw, h.sysctl, h.flows, h.free, h.conns, h.list, h.tunnels = fakeFilters{k}, fakeTunables{k}, fakeFlows{k}, fakePorts{k}.Free, fakeConnections{k}.Read, fakeList{}.each, fakeTunnels{k}
 	return h, nil
 }
 

@@ -52,7 +52,7 @@ func TestRemovalIsRepeated(t *testing.T) {
 func TestOpen(t *testing.T) {
 	tcp, udp := addrPortKey("10.96.0.1:80", vip.TCP), addrPortKey("[fd96::1]:53", vip.UDP)
 	canned := cannedIPVS{all: []string{kerneltest.UDP6, kerneltest.TCP, kerneltest.Mark}}
-	target := &Target{statsReader: &statsReader{stats: &counters{}, kernel: &kernel.Conn{Socket: canned}, conns: tableText(kerneltest.Table)}}
+	target := &Target{statsReader: &statsReader{stats: &counters{}, kernel: &kernel.Conn{Socket: canned}, conns: tableText(kerneltest.Table).Read}}
 	for _, ours := range [][]vip.FrontendKey{{tcp, udp}, {udp}} {
 		target.left = &kernelState{states: map[vip.FrontendKey]*kernel.State{}}
 		for _, k := range ours {

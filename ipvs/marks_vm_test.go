@@ -129,7 +129,7 @@ func TestPortRangeIsCounted(t *testing.T) {
 			}
 			expect.Equal(t, n, want, "connections of %s", key)
 		}
-		all := must.Get(w.Totals(t.Context(), everyFrontend))(t)
+		all := must.Get(totalsAt(t, w.Director, w.Target, everyFrontend))(t)
 		if all[f.Key].Active != 1 || all[plain.Key].Active != 0 || len(all) != 2 {
 			t.Errorf("totals %+v", all)
 		}

@@ -25,7 +25,6 @@ func (m *statsReader) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.kernel.Close()
-	m.conns.Close()
 }
 
 // sumOf returns the connections of all destinations.
@@ -62,7 +61,7 @@ func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (m
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stats.tables.Add(1)
-	connections, err := m.conns.Read()
+	connections, err := m.conns()
 	if err != nil {
 		return nil, err
 	}

@@ -81,7 +81,6 @@ type tableText string
 func (s tableText) Read() (map[kernel.ServiceID]kernel.Live, error) {
 	return kernel.ParseTable(strings.NewReader(string(s)))
 }
-func (tableText) Close() {}
 
 // everyFrontend selects all frontends of the dataplane for Totals.
 func everyFrontend(vip.FrontendKey) bool { return true }
@@ -100,7 +99,7 @@ func TestTotalsAndBreakdown(t *testing.T) {
 		t.Active, t.Inactive = active, inactive
 		return t
 	}
-	p := Target{statsReader: &statsReader{stats: &counters{}, kernel: &kernel.Conn{Socket: canned}, conns: tableText(kerneltest.Table)}}
+	p := Target{statsReader: &statsReader{stats: &counters{}, kernel: &kernel.Conn{Socket: canned}, conns: tableText(kerneltest.Table).Read}}
 	same := cmp.Options{cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
 	all, err := p.Totals(t.Context(), everyFrontend)
 	want := map[vip.FrontendKey]reconcile.Traffic{tcp: with(kerneltest.WantTCP, 1, 5), udp: with(kerneltest.WantUDP6, 5, 0)}
@@ -119,7 +118,7 @@ func TestTotalsAndBreakdown(t *testing.T) {
 	if _, found, err := p.Breakdown(t.Context(), addrPortKey("10.96.0.9:80", vip.TCP)); err != nil || found {
 		t.Errorf("what isn't there: %v, %v", found, err)
 	}
-	p.statsReader.conns = tableText("\n\n\n" + "TCP  0A600001:0050 wrr  \n")
+	p.statsReader.conns = tableText("\n\n\n" + "TCP  0A600001:0050 wrr  \n").Read
 	all, err = p.Totals(t.Context(), everyFrontend)
 	want = map[vip.FrontendKey]reconcile.Traffic{tcp: with(kerneltest.WantTCP, 0, 0), udp: with(kerneltest.WantUDP6, 3, 0)}
 	if d := cmp.Diff(want, all, same); err != nil || d != "" {
@@ -132,7 +131,7 @@ func TestTotalsAndBreakdown(t *testing.T) {
 	if d := cmp.Diff(want, all, same); err != nil || d != "" || *canned.questions != 1 {
 		t.Errorf("one of two is asked for, the table lacks the other: %d questions, %v, -want +got:\n%s", *canned.questions, err, d)
 	}
-	p.statsReader.conns = tableText("\n\n\n" + "TCP  0A600001\n")
+	p.statsReader.conns = tableText("\n\n\n" + "TCP  0A600001\n").Read
 	if all, err := p.Totals(t.Context(), everyFrontend); err == nil || all != nil {
 		t.Errorf("with a broken table: %+v, %v", all, err)
 	}
@@ -150,8 +149,6 @@ func (f fakeConnections) Read() (map[kernel.ServiceID]kernel.Live, error) {
 	}
 	return all, nil
 }
-
-func (fakeConnections) Close() {}
 
 // Statistics work again after the module was unloaded and loaded.
 func TestStatisticsAfterAReload(t *testing.T) {

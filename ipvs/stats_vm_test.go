@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/linux"
 	"github.com/ironvip/ironvip/plane/reconcile"
@@ -68,6 +69,12 @@ func shownName(key vip.FrontendKey) string {
 	return key.Protocol.String() + " " + key.AddrPort().String()
 }
 
+// totalsAt reads the totals in the network namespace of a node, whose table of connections they need.
+func totalsAt(t *testing.T, n *netlab.Node, p *Target, want func(vip.FrontendKey) bool) (all map[vip.FrontendKey]reconcile.Traffic, err error) {
+	n.Do(func() { all, err = p.Totals(t.Context(), want) })
+	return all, err
+}
+
 // compareShown compares our statistics with ipvsadm's and returns the difference. The kernel
 // updates its counters every 2 s.
 func (w *town) compareShown(t *testing.T, all []*vip.Frontend) error {
@@ -75,7 +82,7 @@ func (w *town) compareShown(t *testing.T, all []*vip.Frontend) error {
 	stats := ipvsadmNumbers(t, w.Director, 5, "--stats", "--exact")
 	rate := ipvsadmNumbers(t, w.Director, 5, "--rate", "--exact")
 	conns := ipvsadmNumbers(t, w.Director, 2)
-	totals := must.Get(w.Totals(t.Context(), everyFrontend))(t)
+	totals := must.Get(totalsAt(t, w.Director, w.Target, everyFrontend))(t)
 	if len(totals) != len(all) {
 		return fmt.Errorf("%d frontends, want %d", len(totals), len(all))
 	}
@@ -149,7 +156,7 @@ func TestStatisticsAreThoseOfIpvsadm(t *testing.T) {
 		want[all[0].Key]++
 	}
 	wait.For(t, "what was asked is counted", func() error {
-		totals := must.Get(w.Totals(t.Context(), everyFrontend))(t)
+		totals := must.Get(totalsAt(t, w.Director, w.Target, everyFrontend))(t)
 		for key, n := range want {
 			got := totals[key]
 			if got.Connections != n || got.In.Packets < n || got.Out.Packets < n || got.In.Bytes < 28*n || got.Out.Bytes < 28*n {
@@ -201,7 +208,7 @@ func TestStatisticsWhileServicesComeAndGo(t *testing.T) {
 	var reader sync.WaitGroup
 	reader.Go(func() {
 		for ; ctx.Err() == nil; readings++ {
-			all, err := w.Totals(t.Context(), everyFrontend)
+			all, err := totalsAt(t, w.Director, w.Target, everyFrontend)
 			if err != nil {
 				t.Error(err)
 				return
@@ -243,7 +250,7 @@ func TestStatisticsBesideAnotherNamespace(t *testing.T) {
 	all := many(200, 3)
 	p.createAll(t, all)
 	wait.For(t, "totals of all", func() error {
-		totals, err := p.Totals(t.Context(), everyFrontend)
+		totals, err := totalsAt(t, lab.Director, p.Target, everyFrontend)
 		if err != nil || len(totals) != len(all) {
 			return fmt.Errorf("%d totals of %d frontends, %v", len(totals), len(all), err)
 		}
@@ -271,12 +278,14 @@ func TestStatisticsBesideForeignServices(t *testing.T) {
 		fmt.Fprintf(&foreign, "-A -t 192.0.2.%d:%d -s rr\n", i%250+1, 80+i/250)
 	}
 	runWith(t, lab.Director, foreign.String(), "ipvsadm", "-R")
-	table, err := p.statsReader.conns.Read()
+	var table map[kernel.ServiceID]kernel.Live
+	var err error
+	lab.Director.Do(func() { table, err = p.statsReader.conns() })
 	if err != nil || len(table) > 300 {
 		t.Fatalf("the table has %d of 301 services, %v: this test needs one that lacks some", len(table), err)
 	}
 	before := p.Stats().DumpsSent
-	all, err := p.Totals(t.Context(), func(k vip.FrontendKey) bool { return k == ours.Key })
+	all, err := totalsAt(t, lab.Director, p.Target, func(k vip.FrontendKey) bool { return k == ours.Key })
 	if _, ok := all[ours.Key]; err != nil || !ok || len(all) != 1 {
 		t.Errorf("%d services, %v, want ours alone", len(all), err)
 	}

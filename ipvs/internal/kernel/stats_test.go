@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -184,24 +182,4 @@ func FuzzDecodeStats(f *testing.F) {
 			t.Errorf("%v", err)
 		}
 	})
-}
-
-// The table is opened again if it can't be read any more. A missing table is an error at each
-// read, until it exists.
-func TestTableIsReopened(t *testing.T) {
-	table := Table{Path: filepath.Join(t.TempDir(), "ip_vs")}
-	defer table.Close()
-	if _, err := table.Read(); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no table: %v", err)
-	}
-	must.Succeed(t, os.WriteFile(table.Path, []byte(kerneltest.Table), 0o644))
-	for range 2 { // each read starts at the beginning
-		if all, err := table.Read(); err != nil || len(all) != 5 {
-			t.Errorf("%d services, %v", len(all), err)
-		}
-	}
-	table.file.Close()
-	if all, err := table.Read(); err != nil || len(all) != 5 {
-		t.Errorf("after the file was lost: %d services, %v", len(all), err)
-	}
 }

@@ -14,11 +14,6 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// ProcTable lists all services and destinations of the reader's network namespace. Only
-// this file has the connections of all services; netlink has those of one service at a
-// time.
-const ProcTable = "/proc/thread-self/net/ip_vs"
-
 // ServiceID identifies a service in the table. The table doesn't contain a mark's family,
 // so two services of one mark look alike.
 type ServiceID struct {
@@ -37,46 +32,19 @@ func IDOf(s *Service) ServiceID {
 // Live are the current numbers of connections.
 type Live struct{ Active, Inactive uint64 }
 
-// Table is the open ProcTable. It remains that of the network namespace in which it was
-// opened. It is not safe for concurrent use.
-type Table struct {
-	Path string
-	file *os.File // nil: closed
-}
-
-// Read reads the whole table and returns the sums of each service's destinations. It opens
-// the file again after an error, because the module may have been reloaded.
-func (t *Table) Read() (map[ServiceID]Live, error) {
-	if t.file != nil {
-		if all, err := t.readOpen(); err == nil {
-			return all, nil
-		}
-		t.Close()
-	}
-	f, err := os.Open(t.Path)
+// ReadTable reads all services and destinations of the calling thread's network namespace, and returns the sums of each
+// service's destinations. Only this file has the connections of all services; netlink has those of one service at a time.
+func ReadTable() (map[ServiceID]Live, error) {
+	f, err := os.Open("/proc/thread-self/net/ip_vs")
 	if err != nil {
 		return nil, fmt.Errorf("open the kernel's table of ipvs connections: %w", err)
 	}
-	t.file = f
-	return t.readOpen()
-}
-
-func (t *Table) readOpen() (map[ServiceID]Live, error) {
-	if _, err := t.file.Seek(0, io.SeekStart); err != nil {
-		return nil, err
-	}
-	all, err := ParseTable(t.file)
+	defer f.Close()
+	all, err := ParseTable(f)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", t.Path, err)
+		return nil, fmt.Errorf("read the kernel's table of ipvs connections: %w", err)
 	}
 	return all, nil
-}
-
-func (t *Table) Close() {
-	if t.file != nil {
-		t.file.Close()
-		t.file = nil
-	}
 }
 
 // ParseTable reads the table's text: a heading of three lines, then one line for each
