@@ -185,27 +185,39 @@ func AppendFlowDump(b []byte, family vip.Family, match Flow) []byte {
 	b = netlink.AppendAttr32(b, ctaFilterReply, reply)
 	b = netlink.EndNest(b, start)
 	protocol := byte(match.Frontend.Protocol)
-	b = appendTuple(b, ctaTupleOrig, protocol, dst, ctaDst4, ctaDst6, ctaProtoDport)
+	b = appendTuple(b, ctaTupleOrig, protocol, netip.AddrPort{}, dst)
 	if reply != 0 {
-		b = appendTuple(b, ctaTupleReply, protocol, match.Backend, ctaSrc4, ctaSrc6, ctaProtoSport)
+		b = appendTuple(b, ctaTupleReply, protocol, match.Backend, netip.AddrPort{})
 	}
 	return b
 }
 
-// appendTuple appends the known parts of one end of a tuple.
-func appendTuple(b []byte, typ uint16, protocol byte, end netip.AddrPort, addr4, addr6, port uint16) []byte {
-	b, tuple := netlink.BeginNest(b, typ|unix.NLA_F_NESTED)
-	if a := end.Addr(); a.IsValid() {
-		if a.Is6() {
-			addr4 = addr6
+// appendTuple appends the known parts of the ends of a tuple.
+func appendTuple(b []byte, typ uint16, protocol byte, src, dst netip.AddrPort) []byte {
+	addr := func(b []byte, a netip.Addr, four, six uint16) []byte {
+		switch {
+		case a.Is4():
+			return netlink.AppendAddr(b, four, a)
+		case a.Is6():
+			return netlink.AppendAddr(b, six, a)
 		}
+		return b
+	}
+	port := func(b []byte, typ, n uint16) []byte {
+		if n == 0 {
+			return b
+		}
+		return netlink.AppendPort(b, typ, n)
+	}
+	b, tuple := netlink.BeginNest(b, typ|unix.NLA_F_NESTED)
+	if src.IsValid() || dst.IsValid() {
 		var ip int
 		b, ip = netlink.BeginNest(b, ctaTupleIP|unix.NLA_F_NESTED)
-		b = netlink.EndNest(netlink.AppendAddr(b, addr4, a), ip)
+		b = addr(addr(b, src.Addr(), ctaSrc4, ctaSrc6), dst.Addr(), ctaDst4, ctaDst6)
+		b = netlink.EndNest(b, ip)
 	}
 	b, proto := netlink.BeginNest(b, ctaTupleProto|unix.NLA_F_NESTED)
-	b = netlink.AppendAttr(b, ctaProtoNum, protocol)
-	b = netlink.AppendPort(b, port, end.Port())
+	b = port(port(netlink.AppendAttr(b, ctaProtoNum, protocol), ctaProtoSport, src.Port()), ctaProtoDport, dst.Port())
 	return netlink.EndNest(netlink.EndNest(b, proto), tuple)
 }
 

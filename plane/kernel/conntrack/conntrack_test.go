@@ -15,8 +15,8 @@ import (
 // entry is a connection tracking entry as the kernel reports it.
 func entry(dst, reply netip.AddrPort) []byte {
 	b := []byte{unix.AF_INET, 0, 0, 0}
-	b = appendTuple(b, ctaTupleOrig, unix.IPPROTO_UDP, dst, ctaDst4, ctaDst6, ctaProtoDport)
-	b = appendTuple(b, ctaTupleReply, unix.IPPROTO_UDP, reply, ctaSrc4, ctaSrc6, ctaProtoSport)
+	b = appendTuple(b, ctaTupleOrig, unix.IPPROTO_UDP, netip.AddrPort{}, dst)
+	b = appendTuple(b, ctaTupleReply, unix.IPPROTO_UDP, reply, netip.AddrPort{})
 	return netlink.AppendAttr(netlink.AppendAttr(b, ctaID, 1, 2, 3, 4), ctaZone, 0, 7)
 }
 
@@ -64,7 +64,7 @@ func TestDecodeStatusAndState(t *testing.T) {
 	opening := map[byte]bool{}
 	for state := byte(1); state < 9; state++ {
 		data := []byte{unix.AF_INET, 0, 0, 0}
-		data = appendTuple(data, ctaTupleOrig, unix.IPPROTO_TCP, netip.MustParseAddrPort("10.96.0.1:80"), ctaDst4, ctaDst6, ctaProtoDport)
+		data = appendTuple(data, ctaTupleOrig, unix.IPPROTO_TCP, netip.AddrPort{}, netip.MustParseAddrPort("10.96.0.1:80"))
 		data, info := netlink.BeginNest(data, ctaProtoInfo)
 		data, tcp := netlink.BeginNest(data, ctaProtoInfoTCP)
 		data = netlink.EndNest(netlink.EndNest(netlink.AppendAttr(data, ctaProtoInfoState, state), tcp), info)

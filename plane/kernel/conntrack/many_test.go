@@ -27,8 +27,8 @@ func fill(t testing.TB, at vip.FrontendKey, backend netip.AddrPort, n int) {
 	err := c.Write(t.Context(), n, func(b []byte, i int) []byte {
 		client := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 200, byte(i >> 16), byte(i >> 8)}), 1024+uint16(i&255))
 		b = beginConntrack(b, ctNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL, vip.IPv4)
-		b = appendEnds(b, ctaTupleOrig, unix.IPPROTO_UDP, client, at.AddrPort())
-		b = appendEnds(b, ctaTupleReply, unix.IPPROTO_UDP, backend, client)
+		b = appendTuple(b, ctaTupleOrig, unix.IPPROTO_UDP, client, at.AddrPort())
+		b = appendTuple(b, ctaTupleReply, unix.IPPROTO_UDP, backend, client)
 		return netlink.AppendAttr32BE(b, ctaTimeout, 3600)
 	}, func(i int, err error) {
 		if err != nil {

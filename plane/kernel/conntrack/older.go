@@ -78,8 +78,8 @@ func EnterOpened(ctx context.Context, owns func(netip.Addr) bool) error {
 // appendOpened appends a message that makes the entry of a connection.
 func appendOpened(b []byte, x host.Connection, expires uint32) []byte {
 	b = beginConntrack(b, ctNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL, vip.FamilyOf(x.Near.Addr()))
-	b = appendEnds(b, ctaTupleOrig, unix.IPPROTO_TCP, x.Near, x.Far)
-	b = appendEnds(b, ctaTupleReply, unix.IPPROTO_TCP, x.Far, x.Near)
+	b = appendTuple(b, ctaTupleOrig, unix.IPPROTO_TCP, x.Near, x.Far)
+	b = appendTuple(b, ctaTupleReply, unix.IPPROTO_TCP, x.Far, x.Near)
 	b = netlink.AppendAttr32BE(b, ctaStatus, statusSeen|statusAssured|statusConfirmed)
 	b = netlink.AppendAttr32BE(b, ctaTimeout, expires)
 	b, info := netlink.BeginNest(b, ctaProtoInfo|unix.NLA_F_NESTED)
@@ -89,21 +89,6 @@ func appendOpened(b []byte, x host.Connection, expires uint32) []byte {
 	b = netlink.AppendAttr(b, ctaProtoInfoFlagsOrig, flags, flags) // the flags, and which ones to set
 	b = netlink.AppendAttr(b, ctaProtoInfoFlagsReply, flags, flags)
 	return netlink.EndNest(netlink.EndNest(b, tcp), info)
-}
-
-// appendEnds appends a tuple with both ends.
-func appendEnds(b []byte, typ uint16, protocol byte, src, dst netip.AddrPort) []byte {
-	srcAddr, dstAddr := uint16(ctaSrc4), uint16(ctaDst4)
-	if src.Addr().Is6() {
-		srcAddr, dstAddr = ctaSrc6, ctaDst6
-	}
-	b, tuple := netlink.BeginNest(b, typ|unix.NLA_F_NESTED)
-	b, part := netlink.BeginNest(b, ctaTupleIP|unix.NLA_F_NESTED)
-	b = netlink.AppendAddr(netlink.AppendAddr(b, srcAddr, src.Addr()), dstAddr, dst.Addr())
-	b = netlink.EndNest(b, part)
-	b, part = netlink.BeginNest(b, ctaTupleProto|unix.NLA_F_NESTED)
-	b = netlink.AppendPort(netlink.AppendPort(netlink.AppendAttr(b, ctaProtoNum, protocol), ctaProtoSport, src.Port()), ctaProtoDport, dst.Port())
-	return netlink.EndNest(netlink.EndNest(b, part), tuple)
 }
 
 // establishedTimeout returns how many seconds connection tracking keeps an open connection of TCP without a packet.

@@ -8,7 +8,6 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/internal/nftwire"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -37,7 +36,7 @@ const (
 
 // NewProbes returns the table of probes of that name, see New.
 func NewProbes(name string, stats *atomic.Uint64) *Table {
-	return &Table{layout: newProbeLayout(name), stats: stats, conn: nftwire.NewConn()}
+	return Of(newProbeLayout(name), stats)
 }
 
 func newProbeLayout(name string) *Layout {

@@ -46,7 +46,7 @@ type Table struct {
 // New returns the table of that name. Bit is the bit of the packet mark
 // that its rules use. Stats counts the messages of transactions.
 func New(name string, bit uint32, stats *atomic.Uint64) *Table {
-	return &Table{layout: newLayout(name, bit), stats: stats, conn: nftwire.NewConn()}
+	return Of(newLayout(name, bit), stats)
 }
 
 // Of returns the table with a layout.
