@@ -36,9 +36,9 @@ type Stray[V any] struct {
 
 // A program that floods the kernel with changes must not keep the loop, and a processor, busy.
 const (
-	recheckPause = time.Second / 2 // the shortest time between two resyncs that events cause
-	checkBurst   = 5 * time.Second // what checks and such resyncs may take at once, with their repairs
-	checkShare   = 10              // the part of all time that they may take in the long run is one in so many
+	recheckPause = time.Second / 10 // the shortest time between two resyncs that events cause
+	checkBurst   = 5 * time.Second  // what checks and such resyncs may take at once, with their repairs
+	checkShare   = 10               // the part of all time that they may take in the long run is one in so many
 )
 
 // checking is the account of the time that checks take. The zero value is ready.

@@ -131,7 +131,7 @@ func TestManySeenChangesAreRepairedAtOnce(t *testing.T) {
 	})
 }
 
-// If more may have changed than a Look can find, one read finds it: at once, but not more often than twice a second.
+// If more may have changed than a Look can find, one read finds it: at once, but not more often than ten times a second.
 func TestUnknownChangesCauseOneRead(t *testing.T) {
 	runSeeing(t, func(x *rig, w *seeing) {
 		x.target.Remove("a")
