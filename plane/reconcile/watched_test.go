@@ -28,6 +28,7 @@ type seeing struct {
 	err   error
 	looks int
 	takes time.Duration // a Look
+	reads time.Duration // a read of everything
 	hold  chan struct{} // Apply waits until it is closed, if it isn't nil
 }
 
@@ -43,6 +44,7 @@ func (w *seeing) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[pair],
 	w.mu.Lock()
 	w.sight = reconcile.Drift[string, pair]{}
 	w.mu.Unlock()
+	time.Sleep(w.reads)
 	return w.Recorder.Actual(ctx)
 }
 
@@ -204,6 +206,32 @@ func TestSeenChangeHastensARetry(t *testing.T) {
 		x.target.FailKey("a", nil)
 		w.lose("a")
 		x.wants(map[string]string{"a": "2", "b": "1"})
+	})
+}
+
+// The same time bounds the reads of a program whose changes can't be told.
+func TestFloodOfUnknownChangesIsBounded(t *testing.T) {
+	runSeeing(t, func(x *rig, w *seeing) {
+		w.reads = 300 * time.Millisecond
+		flood := func() (readings int) {
+			_, _, before := x.target.Counts()
+			for range 2500 {
+				w.mu.Lock()
+				w.sight.Unknown = true
+				w.mu.Unlock()
+				select {
+				case w.disturbed <- struct{}{}:
+				default:
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			_, _, after := x.target.Counts()
+			return after - before
+		}
+		first, then := flood(), flood()
+		if first < 18 || first > 26 || then < 7 || then > 11 { // one is the resync
+			t.Errorf("%d reads of 300 ms in the first 25 s, %d in the next", first, then)
+		}
 	})
 }
 
