@@ -114,8 +114,8 @@ func TestLeaseOfAnUnreadableRegistrationIsKept(t *testing.T) {
 	})
 }
 
-// prepare writes a state file with a lease of each name and a registration of each but
-// "orphan". Those of "replaced" and "deleted" have a flipped bit.
+// prepare writes a state file with a lease of each name and a registration of each but "orphan".
+// The registrations of "replaced" and "deleted" have a flipped bit.
 func prepare(t *testing.T, path string, names []string, record func(string) rest.Record) {
 	t.Helper()
 	db, err := store.Open(path)

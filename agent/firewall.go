@@ -41,8 +41,8 @@ func (w *firewallWatch) checks() []v1.Check {
 	return []v1.Check{{Name: "firewall", Level: v1.LevelWarn, Message: all[0].Message, Hint: all[0].Hint, Problems: server.Problems(all), InMessage: 1}}
 }
 
-// run reads the rules until the context ends. What can't be read is logged once. If that is everything, it doesn't end
-// what was found before; neither does a panic of find at a rule that it doesn't know.
+// run reads the rules until the context ends. A rule that can't be read is logged once. If nothing can be read, the
+// earlier findings stay, as they do after a panic of find at a rule that it doesn't know.
 func (w *firewallWatch) run(ctx context.Context, find func() ([]firewall.Drop, error), log *slog.Logger) {
 	tick := time.NewTicker(firewallEvery)
 	defer tick.Stop()

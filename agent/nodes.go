@@ -45,7 +45,7 @@ func (a *agent) node() membership.Node {
 }
 
 // nodes lists the nodes of the fleet or, without a fleet, this host and the peers of its announcer,
-// by name. Those that are lost are among them.
+// by name. Lost nodes are among them.
 func (a *agent) nodes(ctx context.Context) (v1.NodeList, error) {
 	out := v1.NodeList{Store: a.config.get().IPAM.Store, Items: []v1.Node{}}
 	present, err := a.presentNodes(ctx)

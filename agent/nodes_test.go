@@ -37,7 +37,7 @@ func TestLagIsThatOfTheOldestChange(t *testing.T) {
 	}
 }
 
-// What a host publishes about itself every few seconds costs the same with many services.
+// The row that a host publishes about itself every few seconds costs the same with many services.
 func TestOwnNodeCostsTheSameWithManyServices(t *testing.T) {
 	cost := func(services int) float64 {
 		dir := t.TempDir()

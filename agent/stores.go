@@ -238,8 +238,8 @@ func withHint(err error) error {
 	return err
 }
 
-// wait returns once the stores can be read. Those of a fleet must have been read from Consul, now
-// or by an earlier run of the agent. Every few seconds it calls waiting with the reason for the
+// wait returns once the stores can be read. The stores of a fleet must have been read from Consul,
+// now or by an earlier run of the agent. Every few seconds it calls waiting with the reason for the
 // wait. It returns the error of a tree that ends by itself.
 func (s *stores) wait(ctx context.Context, waiting func(why string)) error {
 	if s.tree == nil {

@@ -80,7 +80,7 @@ func (s *Server) search(ctx context.Context, in *searchInput) (v1.SearchResult, 
 	return out, nil
 }
 
-// match is a found object. Those of a service get their state once they are among the best.
+// match is a found object. Objects of a service get their state once they are among the best.
 type match struct {
 	rank          quality
 	kind          int // of kinds

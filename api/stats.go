@@ -31,8 +31,8 @@ func (s *Server) statsRoutes() {
 		Description: "The open connections through this host, read from the dataplane: of a backend in any state, and of a removed one until its drain ends."}, s.backendConnections)
 }
 
-// countingTime bounds a read of the dataplane's counters. Those of 50,000 backends take a tenth of
-// a second.
+// countingTime bounds a read of the dataplane's counters. The counters of 50,000 backends take a
+// tenth of a second.
 const countingTime = 20 * time.Second
 
 var statsOrder = serviceOrder.of("stats")

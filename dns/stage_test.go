@@ -83,8 +83,8 @@ func (w *world) check(name, want string) {
 }
 
 // From the start of the process, a name of the last run is answered with the addresses of its leases,
-// then with its allocation. What is unknown doesn't exist only when every source has listed its
-// services.
+// then with its allocation. An unknown name is answered with NXDOMAIN only when every source has
+// listed its services.
 func TestStart(t *testing.T) {
 	w := newWorld(t)
 	w.check("web.vip.internal", "SERVFAIL")

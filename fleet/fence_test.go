@@ -24,8 +24,8 @@ func onCommit(h *fleettest.Host, f func(n int)) {
 	})
 }
 
-// A write is refused on a retry after an attempt without an answer. That attempt is never applied
-// later, even if what it conflicted with has been removed by then.
+// A write is refused on a retry after an attempt without an answer. The first attempt is never
+// applied later, even if the conflicting value has been removed by then.
 func TestRefusedIsNotDoneLater(t *testing.T) {
 	for name, beside := range map[string][]*fleet.Batch{
 		"alone":               nil,

@@ -159,9 +159,9 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	return inStep, nil
 }
 
-// verify returns what to do after a verdict. That on an answer of a server that may be behind is
-// worth nothing: read again from Consul's leader, consistently. A server that has just become the
-// leader after all were restarted may not have applied its log yet.
+// verify returns what to do after a verdict. A verdict on an answer of a server that may be behind
+// is worth nothing: read again from Consul's leader, consistently. A server that has just become
+// the leader after all were restarted may not have applied its log yet.
 func (f *follower) verify(q consulkv.Query, v verdict) verdict {
 	if q.Consistent || v == inStep {
 		return v

@@ -181,7 +181,7 @@ func (w *writer) pack(waiting []*job) (now, later []*job) {
 const manyEdits = 256
 
 // publish appends paths to the log that were written without it, so that other hosts read them, and
-// the digests of the tables. Those have been compared with the tree at that index.
+// the digests of the tables. The digests have been compared with the tree at that index.
 func (w *writer) publish(paths []string, index uint64) {
 	var jobs []*job
 	add := func(j job) {

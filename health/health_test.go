@@ -218,9 +218,9 @@ func TestEqualProbesRunOnce(t *testing.T) {
 }
 
 // If all healthy targets fail at the same time, their traffic is held; then they are unhealthy. A
-// failure of one backend, or of all one after the other, is not held.
-// What other hosts of the fleet find says nothing about this host's network, and neither does what
-// they find, too. It ends the hold of a target.
+// failure of one backend, or of all one after the other, is not held. A verdict of other hosts of
+// the fleet says nothing about this host's network, even if this host agrees. It ends the hold of a
+// target.
 func TestHoldIsAboutThisHost(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.services.Set(service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"))
@@ -316,8 +316,8 @@ func (m *memory) All() (map[string]vip.BackendHealth, error) {
 	return maps.Clone(m.rows), nil
 }
 
-// What an earlier run knew is in the table before the first probe, so that no traffic goes to an
-// unhealthy backend after a restart. A hold ends with the agent.
+// The knowledge of an earlier run is in the table before the first probe, so that no traffic goes
+// to an unhealthy backend after a restart. A hold ends with the agent.
 func TestRestart(t *testing.T) {
 	store := &memory{rows: map[string]vip.BackendHealth{}}
 	bubble.Test(t, func(t *testing.T) {

@@ -54,7 +54,7 @@ type Options struct {
 }
 
 // Allocator assigns addresses and node ports. Its methods may be called by any number of
-// goroutines. Those that write to the store wait for each other; the others don't wait for the
+// goroutines. Methods that write to the store wait for each other; the others don't wait for the
 // store.
 type Allocator struct {
 	store             Store

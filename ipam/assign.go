@@ -22,10 +22,10 @@ const (
 )
 
 // Assign answers each service with what it holds, in the same order. No service may come twice.
-// Services that lack something get it if it is available, all with one durable commit. What can't
-// be granted is a problem that names the reason and the holder, and the service keeps what it
-// holds. A CodeStore problem says that the store could not be written and that trying again may
-// help. A CodeWaiting problem says that the leader comes first, or that what the service holds
+// Services that lack something get it if it is available, all with one durable commit. A resource
+// that can't be granted is a problem that names the reason and the holder, and the service keeps
+// what it holds. A CodeStore problem says that the store could not be written and that trying again
+// may help. A CodeWaiting problem says that the leader comes first, or that what the service holds
 // can't be read or changed now; Run recalls the service. One service costs O(its own leases, its
 // ports and the pool's ranges).
 func (a *Allocator) Assign(ctx context.Context, services []*vip.Service) []vip.Allocation {

@@ -14,7 +14,7 @@
 //   - store.go: Store and its ops; boltstore, consulstore and memstore implement it
 //   - holdings.go: Holdings, leases by service, also for stores
 //
-// What is known, which only the writer changes:
+// State, which only the writer changes:
 //   - state.go: leases, pools, indexes, and what the store can't read
 //   - internal/pool: pools less what they must keep clear of, and their problems
 //   - internal/numbers: sets and ranges of addresses and ports as numbers

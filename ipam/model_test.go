@@ -24,7 +24,7 @@ type model struct {
 	wants map[string]vip.Service    // as last assigned
 	has   map[string]vip.Allocation // as last answered
 	fault bool
-	// What there was before the last answers.
+	// The state before the last answers.
 	freed  <-chan struct{}
 	leases map[ipam.Resource]*ipam.Lease
 }

@@ -203,7 +203,7 @@ func (p *plan) give(r Resource, l Lease) Op {
 
 // request is give for a resource that the service requests and that is not held. The service gets
 // what cools down for another one only if its source has assigned it: the source knows that the
-// former holder is done with it. What is reserved for another service it never gets.
+// former holder is done with it. A resource that is reserved for another service is never granted.
 func (p *plan) request(s *vip.Service, r Resource, l Lease) (Op, vip.Problem) {
 	kind := "address"
 	if r.NodePort != 0 {

@@ -50,8 +50,8 @@ func (p *plan) keepUnreadable(s *vip.Service) *answer {
 	return w
 }
 
-// current answers a service with what it has and changes nothing. That includes what the store
-// can't read now, and what vanished from the store and has no other holder.
+// current answers a service with what it has and changes nothing. The answer includes leases that
+// the store can't read now, and leases that vanished from the store and have no other holder.
 func (p *plan) current(s *vip.Service) *answer {
 	w := &answer{service: s, unplanned: true}
 	held, _ := p.leasesOf(s.Key)

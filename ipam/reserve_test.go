@@ -117,7 +117,7 @@ func TestReservationOfASharedAddress(t *testing.T) {
 	same(t, "state", w.state("192.0.2.9"), "reserved web, reserved web")
 }
 
-// What is in use can be reserved for who uses it.
+// An address in use can be reserved for the service that uses it.
 func TestReservationOfAnAddressInUse(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	w.get("web")

@@ -76,7 +76,7 @@ func TestCoolingEnds(t *testing.T) {
 		same(t, "leases left", w.a.Leases().Len(), 1)
 		same(t, "the freed one", w.get("c"), "192.0.2.1")
 
-		// What cools goes on cooling over a restart, for the rest of its time.
+		// A cooling lease goes on cooling over a restart, for the rest of its time.
 		stop()
 		stop = w.run()
 		waiting = w.a.Freed()

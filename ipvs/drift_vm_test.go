@@ -17,8 +17,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Actual reports every change by other programs to what is ours, and one repair repairs it. What a
-// repair leaves is there in the end, when ipvsadm, nft and ip list everything.
+// Actual reports every change by other programs to what is ours, and one repair repairs it. The
+// repaired state is there in the end, when ipvsadm, nft and ip list everything.
 func TestDriftIsSeenAndRepaired(t *testing.T) {
 	pods := []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24"), netip.MustParsePrefix("10.77.2.0/24")}
 	cases := []struct {
@@ -226,7 +226,7 @@ func TestChangeOfWhatIsNotAsBelieved(t *testing.T) {
 	}
 }
 
-// What isn't ours is identical, to the byte, after everything that we do.
+// Foreign state is identical, to the byte, after everything that we do.
 func TestForeignThingsStay(t *testing.T) {
 	lab := netlab.New(t)
 	runWith(t, lab.Director, `-A -t 10.50.0.1:80 -s sed -p 60

@@ -28,11 +28,10 @@ import (
 // same messages; and against ipvsadm -R for the services alone. Everything is of
 // one boot, and the medians of the rounds are reported.
 //
-// What one way makes the next must not pay for: namespaces share the hash tables
-// of services, of addresses and of routes by device, the estimators' time, and
-// the processor on which they are taken down. So each way has a namespace of its own,
-// which is gone before the next begins, with the processor idle and our own garbage
-// collected; and the ways change places from round to round.
+// A way must not pay for the state of the way before: namespaces share the hash tables of services,
+// of addresses and of routes by device, the estimators' time, and the processor on which they are
+// taken down. So each way has a namespace of its own, which is gone before the next begins, with
+// the processor idle and our own garbage collected; and the ways change places from round to round.
 func BenchmarkFleet(b *testing.B) {
 	for _, services := range []int{1000, 5000} {
 		b.Run(fmt.Sprintf("%dx10", services), func(b *testing.B) {

@@ -17,8 +17,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// listed returns the connections as "tcp CLIENT VIP BACKEND STATE". Those of affinity have the
-// kernel's port 0.
+// listed returns the connections as "tcp CLIENT VIP BACKEND STATE". Connections of affinity have
+// the kernel's port 0.
 func (w *town) listed(t *testing.T) (out []string) {
 	t.Helper()
 	var err error

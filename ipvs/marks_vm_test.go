@@ -140,8 +140,8 @@ func TestPortRangeIsCounted(t *testing.T) {
 	})
 }
 
-// What a dataplane left is also found and removed by mark, without changes to other programs'
-// services.
+// The leftovers of a dataplane are also found and removed by mark, without changes to other
+// programs' services.
 func TestFindAndRemoveByMark(t *testing.T) {
 	lab := netlab.New(t)
 	run(t, lab.Director, "ipvsadm", "-A", "-f", "7", "-s", "wlc")

@@ -15,8 +15,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Services that moby/ipvs has written are read unchanged. Those that are as a frontend wants them
-// need no change.
+// Services that moby/ipvs has written are read unchanged. Services that are as a frontend wants
+// them need no change.
 func TestReadsWhatMobyWrites(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)

@@ -23,9 +23,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// This file must come after those that use moby/ipvs. That package looks up the number of the
-// kernel's IPVS family once per process, and the number changes when the module is unloaded and
-// loaded again.
+// This file must come after the files that use moby/ipvs. The package moby/ipvs looks up the number
+// of the kernel's IPVS family once per process, and the number changes when the module is unloaded
+// and loaded again.
 
 // module is a kernel module's file.
 func module(t *testing.T, name string) string {

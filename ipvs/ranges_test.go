@@ -85,8 +85,8 @@ func TestRangeWaitsForOneThatCannotGo(t *testing.T) {
 	})
 }
 
-// Without destinations, the kernel doesn't store the forwarding method of a service. That is not
-// reported as drift.
+// Without destinations, the kernel doesn't store the forwarding method of a service. The missing
+// method is not reported as drift.
 func TestOnePacketWithoutBackendsIsNoDrift(t *testing.T) {
 	for _, way := range []vip.Forward{vip.ForwardDirect, vip.ForwardTunnel} {
 		inWorld(t, way.String(), func(w *world) {

@@ -122,8 +122,8 @@ func TestRealServerIsQuiet(t *testing.T) {
 	}
 }
 
-// A connection continues when its packets move to another director. That director selects the same
-// backend, and accepts any packet as the first.
+// A connection continues when its packets move to another director. The other director selects the
+// same backend, and accepts any packet as the first.
 func TestConnectionMovesBetweenDirectors(t *testing.T) {
 	needTunnels(t)
 	for at, way := range map[string]vip.Forward{"10.96.0.1:80": vip.ForwardDirect, "[fd96::1]:80": vip.ForwardTunnel, "10.96.0.1:80-89": vip.ForwardTunnel} {
@@ -177,7 +177,7 @@ func TestConnectionMovesBetweenDirectors(t *testing.T) {
 			if out := run(t, second.Node, "ipvsadm", "-Lcn"); strings.Count(out, "TCP") < len(conns) {
 				t.Errorf("the second director has not all of %d connections: %s", len(conns), out)
 			}
-			// What it takes: without, a connection that began elsewhere is refused.
+			// Without sloppy_tcp, a connection that began elsewhere is refused.
 			second.Sysctl("ipv4/vs/sloppy_tcp", "0")
 			if a, err := last.Ask(); err == nil {
 				t.Errorf("a connection in its middle was taken on by a host that begins with their first packet only: %v", a)

@@ -55,8 +55,8 @@ func found(l leftovers) string {
 	return fmt.Sprintf("%saddresses %v, device %q, table %q, others %v", s.String(), l.vips.Addresses, l.vips.Device, l.Table, l.Others)
 }
 
-// What a dataplane left is found and removed without a dataplane, even if parts are missing. The
-// state of other programs and the sysctls remain unchanged.
+// The leftovers of a dataplane are found and removed without a dataplane, even if parts are
+// missing. The state of other programs and the sysctls remain unchanged.
 func TestFindAndRemove(t *testing.T) {
 	leased := func(a netip.Addr) bool { return a == netip.MustParseAddr("10.96.0.1") }
 	const (

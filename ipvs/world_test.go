@@ -63,7 +63,8 @@ func newWorld() *world {
 	return w
 }
 
-// inWorld runs f with a new world in a bubble, and fails the test with the errors that f found. What says after which event.
+// inWorld runs f with a new world in a bubble, and fails the test with the errors that f found. The parameter what names the
+// event before.
 func inWorld(t *testing.T, what string, f func(w *world)) {
 	t.Helper()
 	var w *world

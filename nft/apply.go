@@ -442,8 +442,8 @@ func (t *Target) leave(it *item) {
 	}
 }
 
-// unserved adds the clients that came to a frontend while this host answered them itself. Those of UDP would stay with it as
-// long as they send.
+// unserved adds the clients that came to a frontend while this host answered them itself. Clients of UDP would stay with it
+// as long as they send.
 func (t *Target) unserved(k vip.FrontendKey) {
 	if k.Protocol == vip.UDP {
 		t.outdated.Add(k, netip.AddrPort{})

@@ -170,8 +170,8 @@ func totals(k vip.FrontendKey, put func(e element)) {
 	}
 }
 
-// shares yields the counters of a backend of a frontend, as far as packets have made them. Those of ranges are by the
-// backend's address.
+// shares yields the counters of a backend of a frontend, as far as packets have made them. The counters of ranges are
+// by the backend's address.
 func shares(k vip.FrontendKey, a netip.AddrPort) iter.Seq[element] {
 	e := element{set: setID{kindShares, vip.FamilyOf(k.Addr), counterOrigin(k), 0}}
 	b := appendListener(nil, k, k.Port)

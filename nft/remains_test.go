@@ -50,7 +50,7 @@ func (l leftovers) String() string {
 	return fmt.Sprintf("%sdevice %q, addresses %v, another's %q", s.String(), l.vips.Device, l.vips.Addresses, l.vips.Foreign)
 }
 
-// What a dataplane left is found and removed, even if parts are missing. What belongs to others stays.
+// The leftovers of a dataplane are found and removed, even if parts are missing. Foreign state stays.
 // Slow: the table and the device are made, damaged and removed eleven times.
 func TestFindAndRemove(t *testing.T) {
 	const (

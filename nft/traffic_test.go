@@ -337,7 +337,7 @@ func TestHashesAndFailover(t *testing.T) {
 	}
 }
 
-// What another program changes is found and repaired; what is foreign stays.
+// A change by another program is found and repaired; foreign state stays.
 func TestDriftIsRepaired(t *testing.T) {
 	w := newWorld(t)
 	all := w.servers("tcp", false, 0)

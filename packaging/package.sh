@@ -16,7 +16,7 @@ build_programs $archs
 ironvip=$programs/$(go env GOHOSTARCH)/ironvip
 nfpm=$PWD/.cache/tools/nfpm
 
-# What is the same for every processor.
+# The files that are the same for every processor.
 common=$stage/common
 mkdir -p "$common/man" "$common/completion"
 "$ironvip" man "$common/man"

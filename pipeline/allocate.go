@@ -20,10 +20,10 @@ type Allocator interface {
 	// Run does what is due without a request, until its context ends.
 	Run(ctx context.Context) error
 	// Assign returns what each service holds now, in the same order. No service occurs twice, and
-	// none is changed. The answer depends on nothing that sameRequest ignores. What could not be
-	// granted is a problem, and the service keeps what it held before. Everything in the answer is
-	// durable, in one commit for the batch. A problem with CodeStore states that nothing could be
-	// stored for that service and that a retry may help.
+	// none is changed. The answer depends on nothing that sameRequest ignores. A resource that
+	// could not be granted is a problem, and the service keeps what it held before. Everything in
+	// the answer is durable, in one commit for the batch. A problem with CodeStore states that
+	// nothing could be stored for that service and that a retry may help.
 	Assign(ctx context.Context, services []*vip.Service) []vip.Allocation
 	// Release releases everything that each service holds, in one commit for the batch, and returns
 	// the errors in the same order. No other service gets it for at least the cooldown. An error

@@ -16,10 +16,10 @@ import (
 
 // Compile is the stage from services and their allocations to frontends.
 //
-// A change of a service's allocation row, which each change of a service causes, compiles that one
-// service. So does a change of an override or of the health of a backend. A change of the host's addresses compiles
-// the services that depend on them (compile.DependsOnHost). What compile no longer returns drains
-// before it is deleted; see drains.
+// A change of a service's allocation row, which each change of a service causes, compiles that one service. So does
+// a change of an override or of the health of a backend. A change of the host's addresses compiles the services
+// that depend on them (compile.DependsOnHost). A frontend that compile no longer returns drains before it is
+// deleted; see drains.
 type Compile struct {
 	Options
 	ready []func() // mark frontends and compiled as complete

@@ -81,7 +81,8 @@ func TestNodeAddressComesAndGoes(t *testing.T) {
 	})
 }
 
-// What the dataplane doesn't support is not exposed, and what it ignores is served. Both are reported.
+// A service with a setting that the dataplane doesn't support is not exposed; one with a setting that
+// the dataplane ignores is served. Both are reported.
 func TestUnsupportedIsReported(t *testing.T) {
 	const served = "192.0.2.1:80/tcp web: 10.0.0.1:80*1"
 	ignored := func(s *vip.Service) { s.Relay = &vip.ProxySettings{IdleTimeout: time.Minute} }

@@ -18,7 +18,7 @@ func newest(batch []table.Change[hostnet.Snapshot]) (snapshot hostnet.Snapshot) 
 }
 
 // othersVIPLinks are the devices on which other load balancers keep their virtual addresses:
-// kube-proxy in IPVS mode and kube-router. Those programs own what listens there, and delete
+// kube-proxy in IPVS mode and kube-router. These programs own what listens there, and delete
 // entries that they don't know.
 var othersVIPLinks = []string{"kube-ipvs0", "kube-dummy-if"}
 

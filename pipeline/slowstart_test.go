@@ -120,7 +120,7 @@ func TestStepsOfAServiceAreOneChange(t *testing.T) {
 	})
 }
 
-// What interrupts a slow start.
+// A slow start and the events that interrupt it.
 func TestSlowStartInterrupted(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", twoBackends, slow))

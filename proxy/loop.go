@@ -161,7 +161,7 @@ func (l *eventLoop) wake() {
 	_, _ = unix.Write(l.alarm, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 }
 
-// add starts to call owner with the events of s, until s is closed. What is ready already is an event.
+// add starts to call owner with the events of s, until s is closed. A descriptor that is ready already is an event.
 func (l *eventLoop) add(s *socket, owner watcher) error {
 	l.mu.Lock()
 	var slot uint32

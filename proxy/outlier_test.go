@@ -453,8 +453,8 @@ func TestAnEjectionWithoutClientsEnds(t *testing.T) {
 	}, []string{"a", "b"})
 }
 
-// A connection to a backend that was removed can still fail. That has no effect, also if the backend
-// is back.
+// A connection to a backend that was removed can still fail. Such a failure has no effect, also if
+// the backend is back.
 func TestALateFailureOfARemovedBackend(t *testing.T) {
 	for _, returns := range []bool{false, true} {
 		inSketch(t, func(t *testing.T, s *sketch, w *watched) {

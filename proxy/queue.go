@@ -39,8 +39,8 @@ type waiter struct {
 	turn  chan struct{} // receives each time it is the waiter's turn
 }
 
-// add puts w before those that arrived later. That costs O(1) for a new client and for one that was
-// the first before.
+// add puts w before those that arrived later. The insertion costs O(1) for a new client and for one
+// that was the first before.
 func (l *line) add(w *waiter) {
 	later := func(e *list.Element) bool { return e != nil && e.Value.(*waiter).a.arrival > w.a.arrival }
 	if !later(l.waiters.Back()) {
@@ -79,8 +79,8 @@ func (s *service) push(a *attempt) *waiter {
 }
 
 // wake gives the turn to the client that came first, of those first in their lines with a place,
-// unless another one has it. Whoever frees a place calls it afterwards. It costs a load if nobody
-// waits.
+// unless another one has it. A caller that frees a place calls it afterwards. It costs a load if
+// nobody waits.
 func (s *service) wake() {
 	q := &s.queue
 	if q.length.Load() == 0 {

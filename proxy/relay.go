@@ -19,8 +19,8 @@ type direction struct {
 // fillsPerTurn bounds what one direction of a connection copies before the others of its loop.
 const fillsPerTurn = 4
 
-// relay begins to copy in both directions. That goes on in ready until both have ended. It passes on
-// each end separately (half-close), and a reset as a reset.
+// relay begins to copy in both directions. The copying goes on in ready until both have ended. It
+// passes on each end separately (half-close), and a reset as a reset.
 func (c *connection) relay() {
 	defer c.f.contain(c.owner, c.abort)
 	c.watch()

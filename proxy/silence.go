@@ -47,8 +47,8 @@ type compared struct {
 	given, missing int64  // of the others
 }
 
-// compare returns the counts of now. What is counted meanwhile may be missing: each is added to the
-// frontend first.
+// compare returns the counts of now. Connections that are counted meanwhile may be missing: each is
+// added to the frontend first.
 func (e *endpoint) compare() compared {
 	own, all := &e.answers, &e.frontend.answers
 	given, missing := own.given.Load(), own.missing.Load()

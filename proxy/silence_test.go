@@ -197,9 +197,8 @@ func TestABackendThatNeverAnswersIsEjected(t *testing.T) {
 	})
 }
 
-// In these services, clients end connections without an answer, as their protocol wants it. That is
-// no evidence against a backend.
-// Slow: clients give up after 0.2 s, many times.
+// In these services, clients end connections without an answer, as their protocol wants it. Such an
+// end is no evidence against a backend. Slow: clients give up after 0.2 s, many times.
 func TestSilenceThatIsNoEvidence(t *testing.T) {
 	const patience = 2 * leastWait
 	request := func(t *testing.T, key vip.FrontendKey, text string) { giveUp(t, key, text, patience) }

@@ -388,7 +388,7 @@ func TestSkLookupAfterListeners(t *testing.T) {
 	mustAsk(t, udpClient(t, udp), "x")
 }
 
-// What others do to our objects is damage, and is repaired.
+// A change of our objects by others is damage, and is repaired.
 func TestSkLookupIsRepaired(t *testing.T) {
 	for what, break_ := range map[string]func(*steering, vip.FrontendKey) error{
 		"detached":             func(s *steering, _ vip.FrontendKey) error { return detach(s) },

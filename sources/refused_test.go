@@ -90,7 +90,7 @@ func TestRefusedServices(t *testing.T) {
 	})
 }
 
-// What the shrink guard holds back is a problem of its services.
+// An update that the shrink guard holds back is a problem of its services.
 func TestHeldServicesAreRefused(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench()

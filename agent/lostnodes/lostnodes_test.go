@@ -85,7 +85,7 @@ func TestFleet(t *testing.T) {
 		time.Sleep(time.Minute)
 		lose("lb2", roster.Lost{VIPs: vips[:2], Owned: 4})
 		expect(t, "one more", f, "lb2 (192.0.2.10, 192.0.2.11 and 2 more), old ()", happened(), "node_lost lb2")
-		// What the leader doesn't know, this host may.
+		// This host may know a node that the leader doesn't know.
 		peers.Set(announce.Peer{PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: "lb/3"}, State: "dead", VIPs: vips[2:], Owned: 1})
 		lose("lb/3", roster.Lost{})
 		expect(t, "from this host's peers", f, "lb/3 (192.0.2.12), lb2 (192.0.2.10, 192.0.2.11 and 2 more), old ()", happened(), "node_lost lb/3")

@@ -82,7 +82,7 @@ func (a *Announcer) expire(now time.Time) {
 	}
 }
 
-// configure applies new settings. What does not work is reported, and tried again with the next ones.
+// configure applies new settings. A setting that does not work is reported, and tried again with the next settings.
 func (a *Announcer) configure(s *announce.Settings, now time.Time) {
 	former := a.settings
 	a.settings = *s

@@ -134,8 +134,9 @@ func port(t *testing.T) int {
 	return c.LocalAddr().(*net.UDPAddr).Port
 }
 
-// What the agent offers is announced, and the agent's mirror shows it. Without the agent it stays
-// for hold, and is withdrawn then. An agent that comes back changes nothing until it has sent all.
+// A VIP that the agent offers is announced, and the agent's mirror shows it. Without the agent it
+// stays for hold, and is withdrawn then. An agent that comes back changes nothing until it has sent
+// all.
 func TestAgentComesAndGoes(t *testing.T) {
 	h := newHost(t, "lb1", loopback(1, port(t)))
 	h.set(func(s *announce.Settings) { s.Hold = 300 * time.Millisecond })

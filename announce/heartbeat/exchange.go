@@ -221,8 +221,8 @@ func (e *Exchange) Send(now time.Time, emit func(to netip.AddrPort, packet []byt
 		e.recent[e.beats%echoBeats] = e.seq
 		acked := e.claims.number
 		for _, p := range e.peers {
-			// What was not acknowledged is sent again. A dead peer may receive this host although its
-			// acknowledgments don't arrive, so it gets the claims one message at a time.
+			// Claims without an acknowledgment are sent again. A dead peer may receive this host
+			// although its acknowledgments don't arrive, so it gets the claims one message at a time.
 			if p.alive || p.sent == e.claims.number {
 				p.sent = p.acked
 			}

@@ -206,7 +206,7 @@ func TestDeath(t *testing.T) {
 		w.now = w.now.Add(time.Millisecond)
 	}
 	expect.Equal(t, died, 300*time.Millisecond, "dead after")
-	// What it announced is remembered.
+	// The dead peer's announcements are remembered.
 	if p := state(a, "lb2"); p.State != Dead || p.Lost != 3 || p.Owned != 29 || len(p.VIPs) != announce.MaxVIPs || p.VIPs[0] != netip.MustParseAddr("10.0.1.1") {
 		t.Errorf("%+v", p)
 	}

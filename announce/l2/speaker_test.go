@@ -224,7 +224,7 @@ func TestFormerSettingsAreRestored(t *testing.T) {
 	remove(c.Record)
 	is("somebody else has changed it", "0")
 
-	// What was 2 before stays.
+	// A value that was 2 before stays.
 	set("2")
 	a = start(t, l.a, c)
 	a.quit()

@@ -101,7 +101,7 @@ func TestFleet(t *testing.T) {
 		if a.Draining("lb1") || c.Draining("lb1") || len(a.Peers(lan)) != 0 {
 			t.Errorf("draining %v, peers %v", a.Drains(), a.Peers(lan))
 		}
-		// What is stored of a host that does not return is removed, and so is its drain.
+		// The records of a host that does not return are removed, and so is its drain.
 		c.Publish(Own{Address: at("10.0.0.3:7481"), Pools: lan})
 		must.Succeed(t, b.SetDrain(t.Context(), "lb3", true, "root"))
 		settle()

@@ -104,7 +104,7 @@ func TestRoutes(t *testing.T) {
 	must.Succeed(t, n.Netlink.RouteDel(ours))
 	awaitRoutes(t, n, "10.96.0.1/32 179", foreign[0], foreign[1]) // by a retry
 
-	// What a stopped one has left is found and removed.
+	// The routes of a stopped announcer are found and removed.
 	vips.Set(vip6)
 	awaitRoutes(t, n, "10.96.0.1/32 179", foreign[0], "fd96::1/128 179", foreign[1])
 	stop()

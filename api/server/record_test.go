@@ -11,8 +11,8 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
-// What the agent could not serve is logged with its level and reason, once however often a client
-// repeats it.
+// A request that the agent could not serve is logged with its level and reason, once however often
+// a client repeats it.
 func TestFailuresAreLoggedOnce(t *testing.T) {
 	for _, c := range []struct {
 		method, path string

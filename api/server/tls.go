@@ -33,7 +33,7 @@ type Certificates struct {
 	failed  error // of the newest files; nil: they are in use
 }
 
-// LoadCertificates reads the files. Those that can't be used are read again later; State says why.
+// LoadCertificates reads the files. Files that can't be used are read again later; State says why.
 func LoadCertificates(files CertificateFiles) *Certificates {
 	c := &Certificates{files: files}
 	c.mu.Lock()

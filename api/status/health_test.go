@@ -8,8 +8,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// What the health checks and the sources observed of the backends decides the state together with
-// what is configured, and the sentences keep the two apart.
+// The observations of health checks and sources decide a backend's state together with its
+// configuration, and the sentences keep the two apart.
 func TestStatusOfHealth(t *testing.T) {
 	one, two, three := []string{"10.0.0.1"}, []string{"10.0.0.1", "10.0.0.2"}, []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}
 	seen := func(s vip.Service, seen checksOf, change ...func(*Input)) Input {

@@ -42,7 +42,7 @@ type Input struct {
 	Allocation *vip.Allocation    // nil: not allocated yet
 	Compiled   *pipeline.Compiled // nil: not compiled yet
 	Frontends  []Frontend
-	// Rev is the revision of the status: see NewRevisions. What is read of it may be newer.
+	// Rev is the revision of the status: see NewRevisions. The fields may be newer.
 	Rev uint64
 	// Refused are the problems of the newest input of its source: the service is the last good
 	// version. They don't change the state.
@@ -224,8 +224,8 @@ func stateOf(in *Input, s *Report) State {
 }
 
 // servedElsewhere reports whether a frontend without backends leaves its clients to other nodes.
-// This is so if its policy is local and a backend of its family and port is ready. That backend is
-// on another node, because this frontend rejects its clients.
+// This is so if its policy is local and a backend of its family and port is ready. The ready
+// backend is on another node, because this frontend rejects its clients.
 func servedElsewhere(in *Input, f *vip.Frontend) bool {
 	if _, policy := policyOf(in.Service, f); policy != vip.Local {
 		return false

@@ -29,7 +29,7 @@ type Dataplane struct {
 	Leaving []LeavingDataplane `json:"leaving" doc:"the dataplanes that this one has replaced and that still have connections"`
 }
 
-// What happens to open connections when a host moves to another dataplane.
+// The fates of open connections when a host moves to another dataplane.
 const (
 	SwitchContinues = "continue" // until they end, or for hard_stop_after at most
 	SwitchMoves     = "move"     // to the new dataplane, with the client's next datagram

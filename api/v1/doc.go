@@ -2,8 +2,8 @@
 // response.
 //
 // Servers and clients in Go share these types; other languages use /openapi.json. The package has
-// no logic except for building paths. What a caller sets (a service's spec, a backend's
-// registration) has its own types, separate from what the agent reports (statuses, revisions). A
+// no logic except for building paths. The settings of a caller (a service's spec, a backend's
+// registration) have their own types, separate from the agent's reports (statuses, revisions). A
 // service's spec is the type of vip/spec, because its JSON has the same fields as its TOML.
 //
 // The JSON of version 1 is only extended: fields are added, never renamed, removed or given another

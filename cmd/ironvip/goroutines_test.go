@@ -12,8 +12,8 @@ import (
 	"github.com/ironvip/ironvip/test/must"
 )
 
-// contained are the folders of sources and stages. What a server, a peer or a file sends them must
-// not end the agent, which serves others: see parallel.Group.
+// contained are the folders of sources and stages. Input from a server, a peer or a file must not
+// end the agent, which serves others: see parallel.Group.
 var contained = []string{"sources", "health", "dns", "internal/mirror", "announce/eligible", "announce/nodes", "health/healthport",
 	"fleet", "pipeline", "pipeline/overrides", "ipam", "agent/naming", "agent/announcing"}
 

@@ -3,8 +3,8 @@
 //
 // Its inputs are the structs that the files are decoded into, and the documentation of their keys in
 // configs/reference. Its output accepts every valid file, and refuses unknown keys, wrong types and
-// unknown words. What depends on several keys, as pools that overlap, is left to `ironvip config
-// validate`. It does no I/O.
+// unknown words. `ironvip config validate` finds the problems of several keys, such as pools that
+// overlap. It does no I/O.
 package schema
 
 import (

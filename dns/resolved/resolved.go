@@ -131,7 +131,7 @@ func (f *Follower) settings() Settings {
 	return f.want
 }
 
-// Run applies the settings until ctx ends, and returns its error. What is set then stays. A failed
+// Run applies the settings until ctx ends, and returns its error. The settings stay afterwards. A failed
 // attempt affects nothing but the state.
 func (f *Follower) Run(ctx context.Context) error {
 	pause := backoff.Backoff{Lo: soon, Hi: rare}

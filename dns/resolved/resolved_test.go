@@ -214,8 +214,8 @@ func off(s Settings) Settings {
 	return s
 }
 
-// What an earlier process left is removed once at the start if the settings are off. Settings of others
-// stay.
+// The leftovers of an earlier process are removed once at the start if the settings are off. Settings
+// of others stay.
 func TestRemovesRemains(t *testing.T) {
 	ours := stored{servers: serversOf(sample), domains: domainsOf(sample), dnssec: "no", tls: "no"}
 	elsewhere := NewSettings("ironvip0", "vip.internal", nil, nil)

@@ -20,8 +20,8 @@
 // Every program on this host may ask at each address. Other clients get replies at addresses other than
 // loopback if they are in Allow. There, each /24 or /56 gets a limited number of replies by UDP in a
 // second: the source of a datagram can be forged, and a server without a limit sends its replies to the
-// victim. What each client can take of memory and connections is bounded, and an address takes at most
-// one processor for each transport.
+// victim. The memory and connections of each client are bounded, and an address takes at most one
+// processor for each transport.
 package server
 
 import (

@@ -148,7 +148,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	})
 }
 
-// What isn't a query ends a connection, after FORMERR if that is a reply to something.
+// A message that isn't a query ends a connection, after FORMERR if a reply is possible.
 func TestStrangeConnections(t *testing.T) {
 	query := packed(t, question("web.vip.internal.", dns.TypeA))
 	response := append([]byte{}, query...)

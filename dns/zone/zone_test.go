@@ -249,7 +249,7 @@ func TestReverse(t *testing.T) {
 		"01.16.64.10.in-addr.arpa PTR: NXDOMAIN, soa:16.64.10.in-addr.arpa.",
 		"256.16.64.10.in-addr.arpa PTR: NXDOMAIN, soa:16.64.10.in-addr.arpa.",
 
-		// What resolvers ask that minimize query names.
+		// The questions of resolvers that minimize query names.
 		"16.64.10.in-addr.arpa A: soa:16.64.10.in-addr.arpa.",
 		"64.10.in-addr.arpa A: soa:64.10.in-addr.arpa.",
 		"10.in-addr.arpa A: soa:10.in-addr.arpa.",

@@ -15,7 +15,7 @@ import (
 type Identity struct {
 	ID   string // a UUID from the state file
 	File string // store.DB.FileID: proves that an earlier run has ended; "" proves nothing
-	// What others are shown when they find the ID or the node's name in use.
+	// Hostname and Address are shown to other nodes that find the ID or the node's name in use.
 	Hostname string
 	Address  string
 }

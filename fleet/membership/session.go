@@ -340,8 +340,8 @@ func (m *Member) leave(ctx context.Context) {
 	s := m.session
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), consulkv.EndTimeout)
 	defer cancel()
-	// Each is refused if it isn't held. What is still held when the session ends can't be locked
-	// for the lock delay.
+	// Each is refused if it isn't held. A key that is still held when the session ends can't be
+	// locked for the lock delay.
 	if s.row.index > 0 {
 		_, _ = m.o.KV.Txn(ctx, []consulkv.Op{
 			{Verb: consulkv.DeleteCas, Key: m.o.Keys.host(m.o.Identity.ID), Index: s.host},

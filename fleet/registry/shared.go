@@ -16,8 +16,8 @@ import (
 // version.
 const sharedVersion = 1
 
-// staleTimeout is how long a write waits while the tree can't reach Consul. That happens briefly at
-// each election of a Consul leader.
+// staleTimeout is how long a write waits while the tree can't reach Consul. The tree is briefly out
+// of reach at each election of a Consul leader.
 const staleTimeout = time.Second
 
 // maxCommit is the maximum number of batches in one call of the tree. Each call has its own

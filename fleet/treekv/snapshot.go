@@ -20,9 +20,9 @@ import (
 // snapshot while the log reaches back to it.
 //
 // A snapshot is used only if entries that follow each other lead from its place in the log to the
-// newest entry. That is not so after a restored backup of Consul. Entries with digests can be about
-// writes without the log, which the snapshot lacks. The leader finds later ones, as it does for hosts
-// that run.
+// newest entry. Such entries are missing after a restored backup of Consul. Entries with digests can
+// be about writes without the log, which the snapshot lacks. The leader finds later ones, as it does
+// for hosts that run.
 
 // snapshotHead describes the snapshot.
 type snapshotHead struct {

@@ -27,7 +27,7 @@ func Segments(from, to uint64) iter.Seq[string] {
 // Ring has the entries that were read from the ring, by number.
 type Ring map[uint64]Entry
 
-// Add decodes pairs of the ring with that prefix. What can't be decoded counts as missing.
+// Add decodes pairs of the ring with that prefix. A pair that can't be decoded counts as missing.
 func (r Ring) Add(prefix string, pairs []consulkv.Pair) {
 	for _, pair := range pairs {
 		if e, err := Decode(pair.Value, pair.Index); err == nil && pair.Key == prefix+Slot(e.Seq) {

@@ -10,8 +10,8 @@ import (
 //
 // A lack of descriptors, memory or ports on this host is no evidence against a target. Without a
 // route, or with a local firewall that refuses, the target is Unreachable, although the cause is on
-// this host: the clients' traffic has no other way. That all targets become unreachable at once is
-// for the caller to notice.
+// this host: the clients' traffic has no other way. The caller has to notice when all targets
+// become unreachable at once.
 func judge(operation string, err error) (Outcome, string) {
 	return outcomeOf(err), operation + ": " + errorText(err)
 }

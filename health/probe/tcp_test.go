@@ -86,7 +86,7 @@ func TestBareConnectIsInvisible(t *testing.T) {
 	expect.AtMost(t, accepted.Load(), 5, "accepted of 51 connections")
 }
 
-// The kernel can connect a socket to itself. That is no listener.
+// The kernel can connect a socket to itself. Such a socket is no listener.
 func TestConnectionToItself(t *testing.T) {
 	for _, f := range families {
 		fd, address := boundSocket(t, f.host)

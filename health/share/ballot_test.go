@@ -83,7 +83,7 @@ func TestBallot(t *testing.T) {
 		{"b", "abc", "healthy -z", vip.Unhealthy, "object healthy -b"},
 		{"z", "abc", "healthy", vip.Unhealthy, "keep"},
 		{"a", "a", "healthy -a -z", vip.Unhealthy, "decide unhealthy"},
-		// Those without the target have no vote, and the last one removes the row.
+		// Hosts without the target have no vote, and the last one removes the row.
 		{"a", "abc", "healthy", 0, "abstain healthy without a"},
 		{"a", "abc", "healthy -a without c", 0, "abstain healthy without a,c"},
 		{"a", "abc", "healthy without a", 0, "keep"},

@@ -117,7 +117,7 @@ func TestBrokenPathOfOneProber(t *testing.T) {
 	})
 }
 
-// Hosts that are lost are replaced. What they found last doesn't stay.
+// Hosts that are lost are replaced. Their last verdicts don't stay.
 func TestLostProbersAreReplaced(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(40)

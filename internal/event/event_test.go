@@ -87,8 +87,8 @@ func TestLogBoundsRepeatedEvents(t *testing.T) {
 	}
 }
 
-// A namespace with many services and backends leaves the events of others in the log, whatever it does. Those of this
-// host, without a service, are apart from those of the default namespace.
+// A namespace with many services and backends leaves the events of others in the log, whatever it does. Events of
+// this host, without a service, are apart from those of the default namespace.
 func TestLogIsSharedByNamespaces(t *testing.T) {
 	const size = 20
 	l := NewLog(size, time.Now)
@@ -127,7 +127,7 @@ func TestLogIsSharedByNamespaces(t *testing.T) {
 	}
 }
 
-// What no longer has an event is forgotten: the memory of a log is bounded by its size.
+// An object that no longer has an event is forgotten: the memory of a log is bounded by its size.
 func TestLogForgetsSubjects(t *testing.T) {
 	l := NewLog(5, time.Now)
 	for i := range 100 {

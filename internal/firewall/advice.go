@@ -47,8 +47,8 @@ func (d Drop) String() string {
 	return chain + fmt.Sprintf(" drops packets to %s that no rule of it accepts", d.To)
 }
 
-// Remedy returns the command that lets the packets through, and the others of this dataplane at the same hook. Those
-// that nft forwards, in both directions, are known by the destination that connection tracking has changed.
+// Remedy returns the command that lets the packets through, and the others of this dataplane at the same hook.
+// Packets that nft forwards, in both directions, are known by the destination that connection tracking has changed.
 func (d Drop) Remedy() string {
 	family, command, daddr := "ipv4", "iptables", "ip daddr"
 	if d.Family == "ip6" || d.To.Addr().Is6() {

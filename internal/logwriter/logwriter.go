@@ -89,8 +89,8 @@ func (w *Writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// try writes as much of a line as the file accepts now, and returns its length. What the file will never
-// accept counts as written.
+// try writes as much of a line as the file accepts now, and returns its length. A part that the file
+// will never accept counts as written.
 func (w *Writer) try(line []byte) (n int) {
 	for n < len(line) {
 		more, err := w.write(line[n:])

@@ -171,8 +171,8 @@ func TestUnknownTable(t *testing.T) {
 	})
 }
 
-// A client that is silent is given up after three seconds, in a message or between two. Whoever says nothing at all
-// was no client.
+// A client that is silent is given up after three seconds, in a message or between two. A peer that says nothing at
+// all was no client.
 func TestSilentClient(t *testing.T) {
 	greeting := fmt.Sprintf("{\"protocol\":%d}\n", Protocol)
 	for sent, events := range map[string]string{greeting: "gone", greeting + "\x05": "gone", "": "", `{"protocol`: ""} {

@@ -18,7 +18,7 @@ func TestPanicOfAGroup(t *testing.T) {
 	must.True(t, is, "a *PanicError")
 	expect.Equal(t, caught.Error(), "panic: a mistake", "error")
 
-	// That of All is logged once, and passed on.
+	// The panic of All is logged once, and passed on.
 	running, _ = NewGroup(t.Context())
 	running.Go(func() error {
 		All(4, func(i int) bool { panic(caught.Value) })

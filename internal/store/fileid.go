@@ -32,9 +32,8 @@ func (d *DB) FileID() string {
 }
 
 // displaced returns an error if the path no longer names the open file, because somebody has deleted
-// or replaced the file or its directory. What is written to the open file then ends with this
-// process. It costs one stat. A path that can't be looked up for another reason says nothing about
-// the file.
+// or replaced the file or its directory. The data of the open file then ends with this process. It
+// costs one stat. A path that can't be looked up for another reason says nothing about the file.
 func (d *DB) displaced() error {
 	now, err := os.Stat(d.path)
 	what := "replaced by another file"

@@ -224,7 +224,7 @@ func TestTrackersAreAheadOfNobody(t *testing.T) {
 	}
 }
 
-// Whoever holds a row has it as it was, whatever becomes of its key.
+// A reader that holds a row has it as it was, whatever becomes of its key.
 func TestRowsNeverChange(t *testing.T) {
 	tab := New(&Clock{}, keyOf[string], nil)
 	feed := tab.Watch()

@@ -56,7 +56,7 @@ func TestScanFindsLines(t *testing.T) {
 				"service[0].labels.team.x": 14, "service[0].backends[0].address": 17, "service[0].backends[1]": 18,
 				"service[0].backends[1].address": 19, "service[1]": 20, "service[1].when": 21, "service[1].name": 22,
 				"service[1].affinity.timeout": 24,
-				// What is not there has the line of what is around it.
+				// A missing key has the line of the table around it.
 				"service[0].ports[1].protocol": 10, "service[1].backends[3].weight": 20, "node.zone": 3, "log.level": 1,
 				`service[0].labels."a.b".c`: 14,
 			} {

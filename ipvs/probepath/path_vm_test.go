@@ -254,8 +254,8 @@ func TestProbesTakeThePathOfClients(t *testing.T) {
 		}
 
 		for _, b := range w.Backends {
-			// IPVS lowers the MTU of the route of a socket by what a tunnel takes. That must not be the
-			// route to the backend.
+			// IPVS lowers the MTU of the route of a socket by what a tunnel takes. The lowered route
+			// must not be the one to the backend.
 			if route := w.run(w.Director, "ip", "route", "get", w.own(b).String()); strings.Contains(route, "mtu") {
 				t.Errorf("probes changed the route to %s: %s", b.Name, route)
 			}
@@ -265,7 +265,7 @@ func TestProbesTakeThePathOfClients(t *testing.T) {
 	})
 }
 
-// A restart adopts the paths without a change. What another program changes is found and repaired.
+// A restart adopts the paths without a change. A change by another program is found and repaired.
 func TestRestartAndDriftInTheKernel(t *testing.T) {
 	for at, way := range map[string]vip.Forward{"10.96.0.1:80": vip.ForwardDirect, "[fd96::1]:80": vip.ForwardTunnel} {
 		t.Run(way.String()+" "+at, func(t *testing.T) {

@@ -148,7 +148,7 @@ func TestNoPathNoTable(t *testing.T) {
 	}
 }
 
-// What another program damages is found and repaired. Meanwhile the path has no mark.
+// Damage by another program is found and repaired. Meanwhile the path has no mark.
 func TestDriftIsRepaired(t *testing.T) {
 	for _, c := range []struct {
 		name   string

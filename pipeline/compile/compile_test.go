@@ -202,7 +202,7 @@ func TestServiceHandsOnEveryPolicy(t *testing.T) {
 	}
 }
 
-// What some dataplane may support is not rejected here.
+// A setting that some dataplane may support is not rejected here.
 func TestServiceRefusesWhatNobodyCanDo(t *testing.T) {
 	s := service(func(s *vip.Service) { s.Ports = append(s.Ports, vip.Port{Port: 1, Protocol: 33}) })
 	got, problems := Service(input(s, "192.0.2.10"))

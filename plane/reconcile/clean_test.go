@@ -97,8 +97,8 @@ func runDirty(t *testing.T, takes time.Duration, scenario func(*rig, *dirty)) {
 	})
 }
 
-// A change is cleaned immediately. Those of a burst share a Clean, and all take a tenth of the time, with a pause of at most
-// a second.
+// A change is cleaned immediately. The changes of a burst share a Clean, and all take a tenth of the time, with a pause of
+// at most a second.
 func TestCleanTakesATenthOfTheTime(t *testing.T) {
 	for takes, pause := range map[time.Duration]time.Duration{10 * time.Millisecond: 90 * time.Millisecond, 2 * time.Second: time.Second} {
 		runDirty(t, takes, func(x *rig, d *dirty) {

@@ -60,8 +60,8 @@ func all(n int) (out []int) {
 	return out
 }
 
-// What somebody else deletes again and again is put back by every resync. That is reported once, and its row says since
-// when and how often.
+// A key that somebody else deletes again and again is put back by every resync. The contest is reported once, and its
+// row says since when and how often.
 func TestContestedKeyIsRepairedByEveryResync(t *testing.T) {
 	run(t, func(x *rig) {
 		x.begin("a", "b")
@@ -133,8 +133,8 @@ func TestRareDriftIsNoContest(t *testing.T) {
 	})
 }
 
-// What nobody wants and somebody else brings again and again is removed by every resync, and everything that somebody
-// deletes is restored; of many keys a few are reported one by one.
+// A key that nobody wants and somebody else brings again and again is removed by every resync, and everything that
+// somebody deletes is restored; of many keys a few are reported one by one.
 func TestContestOfStraysAndOfEverything(t *testing.T) {
 	run(t, func(x *rig) {
 		x.begin()

@@ -472,7 +472,7 @@ func TestUnsupportedIsNotRetriedAndLeavesTheOldInForce(t *testing.T) {
 			t.Errorf("%d more tries of what is not supported", after-batches)
 		}
 		expect.Contains(t, x.problem("a"), "tunnels", "problem")
-		// What still works is still guarded.
+		// A row that still works is still guarded.
 		x.target.FailKey("a", nil)
 		x.target.Remove("a")
 		time.Sleep(31 * time.Second)

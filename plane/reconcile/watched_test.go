@@ -197,7 +197,7 @@ func TestSeenChangeOfFailingKey(t *testing.T) {
 	})
 }
 
-// What is seen of a key that is being retried makes its retry due: other keys may share what was changed.
+// A sighting of a key that is being retried makes its retry due: other keys may share what was changed.
 func TestSeenChangeHastensARetry(t *testing.T) {
 	runSeeing(t, func(x *rig, w *seeing) {
 		x.target.FailKey("a", errors.New("no memory"))
@@ -275,8 +275,8 @@ func TestFloodOfChangesIsBounded(t *testing.T) {
 	})
 }
 
-// What another program adds is removed at once, without a read, and the event names the program. What is known already is
-// left to its removal.
+// An object that another program adds is removed at once, without a read, and the event names the program. A known object
+// is left to its removal.
 func TestStrayIsRemovedAtOnce(t *testing.T) {
 	runSeeing(t, func(x *rig, w *seeing) {
 		stray := reconcile.Stray[pair]{Observed: reconcile.Observed[pair]{Value: pair{"stray", "1"}, Damage: []string{"it belongs to nobody"}, Orphan: true}, By: "ip (pid 812)"}

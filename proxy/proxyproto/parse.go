@@ -30,7 +30,7 @@ const prefixV1 = "PROXY "
 // except for the checksum.
 //
 // The zero Header is the result of UNKNOWN in version 1; of the command LOCAL and of families other
-// than IPv4 and IPv6 in version 2. What these headers contain besides is ignored, as the specification
+// than IPv4 and IPv6 in version 2. Other content of these headers is ignored, as the specification
 // requires.
 func Parse(b []byte) (Header, int, error) {
 	switch {

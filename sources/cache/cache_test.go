@@ -213,7 +213,7 @@ func TestARestartWithoutTheServerAndWithoutServices(t *testing.T) {
 	}
 }
 
-// What is cached of a source without services is that it has none.
+// The cache of a source without services says that it has none.
 func TestThatThereAreNoServicesIsCached(t *testing.T) {
 	db := must.Get(store.Open(filepath.Join(t.TempDir(), "ironvip.db")))(t)
 	t.Cleanup(func() { _ = db.Close() })

@@ -29,8 +29,8 @@ type Config struct {
 	// TaggedAddress selects the address of an instance: "lan", "wan", "ipv4", "ipv6", or the name
 	// of a tagged address. "" is the instance's own.
 	TaggedAddress string `toml:"tagged_address"`
-	// AllowStale lets servers other than the leader answer. That reduces the leader's load and
-	// works without a leader. The answers may be out of date.
+	// AllowStale lets servers other than the leader answer. Such reads reduce the leader's load and
+	// work without a leader. The answers may be out of date.
 	AllowStale bool `toml:"allow_stale"`
 	// ShrinkGuard is how long a shrink guard holds back a large removal; 0: no guard.
 	ShrinkGuard spec.Duration `toml:"shrink_guard"`

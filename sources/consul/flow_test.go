@@ -409,7 +409,7 @@ func TestTwoServicesOfOneName(t *testing.T) {
 }
 
 // A new run of a source begins with the full list. It then removes what disappeared between the
-// runs. What can't be read stays.
+// runs. A service that can't be read stays.
 func TestRunAnew(t *testing.T) {
 	play(t, Options{}, func(f *fake) { many(f, 3) }, func(s *scene) {
 		s.after(time.Second)

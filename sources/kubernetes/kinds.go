@@ -149,7 +149,7 @@ func (r *run) trim(slice *discoveryv1.EndpointSlice) {
 	}
 }
 
-// share returns the first pointer to an equal value; nil stays nil. What it points to must not be
+// share returns the first pointer to an equal value; nil stays nil. The shared value must not be
 // changed.
 func share[T comparable](first map[T]*T, p *T) *T {
 	if p == nil {

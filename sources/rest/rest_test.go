@@ -457,7 +457,7 @@ func TestApplyOfManyIsOneWrite(t *testing.T) {
 	expect.Equal(t, f.src.locks.Len(), 0, "name locks left")
 }
 
-// All services together have a bound, whatever adds to them. What makes them smaller is never refused.
+// All services together have a bound, whatever adds to them. A write that makes them smaller is never refused.
 func TestMaxEndpoints(t *testing.T) {
 	f := newFixture(t)
 	f.src.MaxEndpoints = 5
@@ -485,7 +485,7 @@ func TestMaxEndpoints(t *testing.T) {
 	if _, _, err := f.src.PutBackend(t.Context(), key, spec.Backend{Address: "10.0.0.9"}, 0, nil); err == nil || !strings.Contains(err.Error(), "6 ports x backends, more than the 5") {
 		t.Errorf("a backend beyond the bound: %v", err)
 	}
-	// What a part of a transaction that is tried again adds is counted once, and not if it is refused then.
+	// The size that a repeated part of a transaction adds is counted once, and not if it is refused then.
 	grown, fails := 0, error(nil)
 	c := &change{key: key, grown: &grown, edit: func(now *entry, _ bool) (*entry, error) {
 		next := now.edited()

@@ -90,7 +90,7 @@ func (w *watcher) close() {
 	}
 }
 
-// note evaluates an answer. Those for one VIP come in the order of their times.
+// note evaluates an answer. Answers for one VIP come in the order of their times.
 func (w *watcher) note(at time.Time, c frame.Claim) {
 	if c.Kind != frame.Holds || c.From == w.mac {
 		return

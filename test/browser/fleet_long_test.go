@@ -29,7 +29,7 @@ func TestFleetPageWithoutConsul(t *testing.T) {
 	b.agree(three, each("lb1", "lb2", "lb3"))
 
 	consul.Pause()
-	b.see("main", "consul not available", "What follows is from")
+	b.see("main", "consul not available", "The page shows the state of")
 	b.row("Hosts", "lb3", "present")
 	three.kill() // owners don't need Consul
 	b.agree(two, each("lb1", "lb2"))
@@ -38,6 +38,6 @@ func TestFleetPageWithoutConsul(t *testing.T) {
 	b.show("/ui/fleet")
 	consul.Continue()
 	b.row("Hosts", "lb1", "present")
-	b.until("the message is gone", "!document.querySelector('main').innerText.includes('What follows is from')")
+	b.until("the message is gone", "!document.querySelector('main').innerText.includes('The page shows the state of')")
 	b.quiet("503 (Service Unavailable)")
 }

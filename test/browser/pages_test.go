@@ -180,7 +180,7 @@ func TestDrainByButton(t *testing.T) {
 	b.quiet()
 }
 
-// What the user does on a page outlasts its changes: the focus, the selected text, the text of the filter and the
+// The user's input on a page outlasts its changes: the focus, the selected text, the text of the filter and the
 // position of a list. The back button leads to the same filter and order.
 func TestPageKeepsItsPlace(t *testing.T) {
 	t.Parallel()
@@ -255,7 +255,7 @@ func TestAgentRestarts(t *testing.T) {
 	b.until("the message is gone", "document.querySelector('.lost').hidden")
 }
 
-// What users call their things is text on every page, never HTML.
+// A name that users give is text on every page, never HTML.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	a := start(t, loopback)

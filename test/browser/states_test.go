@@ -96,8 +96,8 @@ func TestPoolMap(t *testing.T) {
 	b.quiet()
 }
 
-// What is not known of a backend's health is shown as that, with a shape of its own, and not as healthy: without checks, and
-// before the first result.
+// Unknown health of a backend is shown as unknown, with a shape of its own, and not as healthy: without checks, and before
+// the first result.
 func TestUnknownHealth(t *testing.T) {
 	t.Parallel()
 	a := start(t, loopback)

@@ -13,7 +13,7 @@ import (
 )
 
 // Loan is a running cluster for a test in another machine, for example test/vm's, that reaches only
-// one port of this machine. That test accesses it through Borrow.
+// one port of this machine. The other machine's test accesses it through Borrow.
 type Loan struct {
 	Dir  string // a directory for the other machine
 	Port uint16 // of this machine's 127.0.0.1, to be reachable from the other one

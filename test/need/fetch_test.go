@@ -55,7 +55,8 @@ echo done`
 }
 
 // Daemons are installed without their services: apt may not start them, and they are disabled for
-// the next boot. What asks apt to start nothing is removed again, also after a failure or a signal.
+// the next boot. The file that asks apt to start nothing is removed again, also after a failure or
+// a signal.
 func TestIdlePackages(t *testing.T) {
 	const script = `
 say() { :; }

@@ -37,7 +37,7 @@ const (
 	enabledSocket = "/etc/systemd/system/sockets.target.wants/ironvip-proxy.socket"
 	preset        = "preset ironvip.service ironvip-proxy.socket"
 	stopAll       = "stop ironvip-announcer.service ironvip.service ironvip-proxy.socket ironvip-proxy.service"
-	// What the agent writes at its first start.
+	// The agent writes these files at its first start.
 	state = "/var/lib/ironvip/ironvip.db"
 )
 

@@ -9,7 +9,7 @@ import (
 )
 
 // Between ipvs and nft, open connections stay with their backends in both directions, also if the agent is killed in
-// between. What the mode before has in the kernel goes with its last connection; what belongs to others stays.
+// between. The kernel objects of the mode before go with their last connection; foreign state stays.
 //
 // Slow: five agents start in the emulated machine.
 func TestRestartBetweenIPVSAndNFT(t *testing.T) {
@@ -102,7 +102,7 @@ func TestSwitchFromIPVS(t *testing.T) {
 	inKernel(t, h, l, []string{"10.77.0.1:99"}, []string{tcp.Addr().String(), "inet ironvip\n", "ironvip_nft"})
 }
 
-// A former IPVS is found and ended although its table was deleted while no agent ran. What belongs to others stays.
+// A former IPVS is found and ended although its table was deleted while no agent ran. Foreign state stays.
 func TestFormerIPVSWithoutItsTable(t *testing.T) {
 	h, l := newLab(t)
 	inDirector(t, l, "ipvsadm -A -t 10.77.0.1:99 -s rr")

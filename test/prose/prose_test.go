@@ -1,5 +1,6 @@
 // Package prose checks words: American spelling in the documentation, and everywhere the field's
-// terms instead of phrases and names of earlier versions. The terms are those of docs/glossary.md.
+// terms instead of phrases and names of earlier versions, and sentences that begin with a noun. The
+// terms are those of docs/glossary.md.
 package prose
 
 import (
@@ -50,6 +51,10 @@ var documents = map[string]string{
 	"tunnelled": "tunneled", "unrecognised": "unrecognized", "virtualisation": "virtualization",
 }
 
+// pronoun finds a sentence whose subject the reader has to search for. A sentence begins with a line of a text or of
+// a comment, with an item or a cell, or after another sentence.
+var pronoun = regexp.MustCompile("(?m)(?:^ *|(?://|#+|[-*|]|[.!?:;][\"')*_`]*)\\s+(?:(?://|#+) )?)(What|That|Those|Whoever)\\b[^,:;.\n]*")
+
 // code is the part of a document that its spelling doesn't concern: blocks, code in a line, and the targets of links.
 var code = regexp.MustCompile("```(?s:.*?)```|`[^`\n]*`|\\]\\([^)\n]*\\)|(?m:^(?:    |\t).*$)")
 
@@ -76,7 +81,7 @@ func find(text, phrase string, found func(at int)) {
 
 func TestWords(t *testing.T) {
 	const root = "../.."
-	list, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "-z", "--", "*.md", "*.go", "*.txtar", "*.toml", ":!test/prose").Output()
+	list, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "-z", "--", "*.md", "*.go", "*.txtar", "*.toml", "*.js", "*.json", "*.sh", "*.yaml", ":!test/prose").Output()
 	if err != nil {
 		need.Lack(t, "needs a checkout", "git ls-files: "+err.Error())
 	}
@@ -94,6 +99,9 @@ func TestWords(t *testing.T) {
 				})
 			}
 		}
+		for _, at := range pronoun.FindAllSubmatchIndex(content, -1) {
+			t.Errorf("%s:%d: %q: begin the sentence with a noun", name, 1+strings.Count(string(content[:at[2]]), "\n"), content[at[2]:at[1]])
+		}
 		text := strings.ToLower(string(content))
 		check(text, anywhere)
 		if filepath.Ext(name) == ".md" {
@@ -107,6 +115,14 @@ func TestFind(t *testing.T) {
 		n := 0
 		if find(text, "mend", func(int) { n++ }); n != want {
 			t.Errorf("%d times in %q, want %d", n, text, want)
+		}
+	}
+	for text, want := range map[string]int{
+		"What is new": 1, "# What is new": 1, "x := 1 // What\n": 1, "// It ends. That\n// is all: those\n": 1, "- Those of a\n  \"That\"": 1, "| a | What |": 1,
+		"// It ends\n// here.\n// Those": 1, "* **a.** Whoever": 1, "a what": 0, "\tWhat string": 0, "Whatever": 0, "says What": 0,
+	} {
+		if got := len(pronoun.FindAllString(text, -1)); got != want {
+			t.Errorf("%d sentences in %q, want %d", got, text, want)
 		}
 	}
 	if got := withoutCode("use `colour`:\n\n    colour\n\n```\ncolour\n```\n[a](colour.md) end"); strings.Contains(got, "colour") || !strings.Contains(got, "end") || strings.Count(got, "\n") != 8-1 {

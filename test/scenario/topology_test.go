@@ -23,8 +23,8 @@ var topology = []scenario{
 			ask(b2, "web", 2, only(b1), kept),
 			ask(client, "web@node", 2, only(b1), kept),
 			ask(client, "web:7053/udp", 2, only(b1), kept),
-			// Terminating backends of this node serve as substitutes. Those on other nodes never
-			// do.
+			// Terminating backends of this node serve as substitutes. Terminating backends on other
+			// nodes never do.
 			put(placed(localToAll, `{ address = "{backend1}", node = "here", state = "terminating" }, { address = "{backend2}", node = "there" }`)),
 			ask(client, "web", 2, only(b1)),
 			put(placed(localToAll, `{ address = "{backend1}", node = "here", state = "maint" }, { address = "{backend2}", node = "there" }`)),

@@ -14,9 +14,9 @@ say() { echo "servers: $*" >&2; }
 die() { say "$*"; exit 1; }
 . "$here/../fetch.sh"
 
-# What to build: the folder's name is the server's, and the module has one `tool` line, its main package, or a main.go
-# and a line `// version of MODULE`. A file ldflags beside it has what else the linker is told, with VERSION in place of
-# the server's version.
+# The folders name the servers to build: the folder's name is the server's, and the module has one `tool` line, its main
+# package, or a main.go and a line `// version of MODULE`. A file ldflags beside it has what else the linker is told,
+# with VERSION in place of the server's version.
 names=("$@")
 [ ${#names[@]} -gt 0 ] || for mod in "$here"/*/go.mod; do names+=("$(basename "$(dirname "$mod")")"); done
 for name in "${names[@]}"; do

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A busy machine may not run this process, its children and its VMs for seconds. What a test has measured meanwhile
+// A busy machine may not run this process, its children and its VMs for seconds. A measurement of a test meanwhile
 // is not evidence.
 const (
 	stallTick = 20 * time.Millisecond

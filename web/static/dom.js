@@ -44,7 +44,7 @@ export function show(e, ...children) {
 
 function become(e, wanted) {
   const keyed = new Map([...e.children].filter((c) => c.key !== undefined).map((c) => [c.key, c]));
-  // What goes is removed first: an element that moves loses the focus.
+  // An element that goes is removed first: an element that moves loses the focus.
   const stays = new Set(wanted.map((w) => (w.key !== undefined && keyed.get(w.key)) || w));
   for (const c of [...e.children]) if ((c.key !== undefined || c.isFixed) && !stays.has(c)) c.remove();
   let at = e.firstChild;

@@ -1,8 +1,8 @@
 // The streams of the agent, shared by the pages of a browser: a browser has six connections to one server over
 // HTTP/1.1, for all of its pages. A SharedWorker runs this file, and a page does in a browser without these workers.
 //
-// A page sends what it follows, all of it each time: {follow: {id: what}}. The answer is {alive: true}. What it
-// follows arrives as {id, begin, date}, {id, values} and {id, problem}.
+// A page sends what it follows, all of it each time: {follow: {id: what}}. The answer is {alive: true}. The
+// followed values arrive as {id, begin, date}, {id, values} and {id, problem}.
 
 import { problemOf, send } from './http.js';
 

@@ -153,7 +153,7 @@ export class Poll {
   }
 
   failed(err) {
-    const from = this.answered ? ` What follows is from ${clock(this.answered)}.` : '';
+    const from = this.answered ? ` The page shows the state of ${clock(this.answered)}.` : '';
     show(this.element, (err.name === 'AbortError' || err.name === 'TimeoutError' ? 'the agent does not answer' : err.message) + '.' + from, err.hint ? el('span', { class: 'quiet' }, ' ' + err.hint) : null);
     this.element.hidden = false;
   }

@@ -122,7 +122,7 @@ func start(t *testing.T) (*bgptest.Conn, *running) {
 	return bgptest.NewConn(t, theirs), r
 }
 
-// What a router does in a handshake, what the speaker answers, and the reason for operators.
+// Each case has the messages of a router in a handshake, the speaker's answers, and the reason for operators.
 func TestHandshakes(t *testing.T) {
 	with := func(change func(*message.Open)) []byte {
 		o := bgptest.Open()

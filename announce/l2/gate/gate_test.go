@@ -329,7 +329,7 @@ func TestMessagesOfAChange(t *testing.T) {
 	}
 }
 
-// What an earlier run left is closed first, and foreign tables are untouched.
+// The leftovers of an earlier run are closed first, and foreign tables are untouched.
 func TestEarlierRunAndForeignTables(t *testing.T) {
 	b := newBench(t)
 	b.nft("add", "table", "arp", "other")

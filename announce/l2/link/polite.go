@@ -33,8 +33,8 @@ func (f *Follower) MakePolite(ctx context.Context, l Link) error {
 	return unrecorded
 }
 
-// restoreOthers restores the settings of interfaces that are no longer announced on. What fails is
-// tried again with the next change. The caller holds mu or has the only reference.
+// restoreOthers restores the settings of interfaces that are no longer announced on. A setting that
+// fails is tried again with the next change. The caller holds mu or has the only reference.
 func (f *Follower) restoreOthers() {
 	for _, s := range f.record.settings() {
 		l, exists := f.host.links[s.Index]

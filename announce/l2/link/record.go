@@ -23,7 +23,7 @@ type record struct {
 	all  map[int]Setting
 }
 
-// openRecord reads a record. What can't be read is not restored.
+// openRecord reads a record. An entry that can't be read is not restored.
 func openRecord(file string) *record {
 	r := &record{file: file, all: map[int]Setting{}}
 	if file == "" {

@@ -132,7 +132,7 @@ func (a *app) announcementText(n v1.Announcement) string {
 		fmt.Fprintln(&b)
 	}
 	if n.Mode == "l2" {
-		fmt.Fprintln(&b, "When the VIP moves, connections of services with forward \"dr\" or \"tunnel\" and scheduler \"mh\" continue. Those with \"nat\" end.")
+		fmt.Fprintln(&b, "When the VIP moves, connections of services with forward \"dr\" or \"tunnel\" and scheduler \"mh\" continue. Connections with \"nat\" end.")
 	}
 	return b.String()
 }

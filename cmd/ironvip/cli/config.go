@@ -143,8 +143,8 @@ func (a *app) configSchemaCommand() *cobra.Command {
 		Use:   "schema [config|services]",
 		Short: "print the JSON Schema of ironvip.toml or of services files",
 		Long: `Prints a JSON Schema (draft 2020-12) for editors and CI: of ironvip.toml, or with
-"services", of a file of services.d. It has every key with its description. What depends on
-several keys, such as pools that overlap, is found by "config validate" only.`,
+"services", of a file of services.d. It has every key with its description. Only "config
+validate" finds problems of several keys, such as pools that overlap.`,
 		Example:   "  ironvip config schema > ironvip.schema.json\n  ironvip config schema services > services.schema.json",
 		Args:      cobra.MaximumNArgs(1),
 		ValidArgs: []string{"config", "services"},

@@ -100,7 +100,7 @@ func TestSwitchCommand(t *testing.T) {
 	}
 }
 
-// What is known of the open connections.
+// The plan says whether the number of open connections is known.
 func TestConnectionsOfASwitch(t *testing.T) {
 	a := newAgent(t)
 	for counted, want := range map[bool]string{true: "proxy has no open connections", false: "the open connections are not known yet"} {

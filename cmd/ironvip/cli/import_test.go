@@ -23,7 +23,7 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// What an import writes is a valid configuration, but for what the notes say.
+// An import writes a valid configuration, except for the parts that its notes name.
 func TestImportedFilesAreValid(t *testing.T) {
 	for _, c := range []struct{ program, text string }{
 		{"keepalived", "virtual_server 10.0.0.200 80 {\n protocol TCP\n delay_loop 5\n lb_kind NAT\n real_server 10.1.0.1 8080 {\n TCP_CHECK { connect_timeout 2 }\n }\n}\n" +

@@ -106,8 +106,8 @@ func (h *host) take() string {
 	return strings.Join(parts, " ")
 }
 
-// What another program changes of the device and the table is seen as soon as its system call has returned. What it
-// changes elsewhere, or changes back, is nothing.
+// A change of the device or the table by another program is seen as soon as its system call has returned. A change
+// elsewhere, or a change back, is nothing.
 func TestSeesWhatOthersChange(t *testing.T) {
 	h := newHost(t)
 	for _, c := range []struct{ command, want string }{
@@ -143,7 +143,7 @@ func TestSeesWhatOthersChange(t *testing.T) {
 		{"ip addr flush dev other", ""},
 		{"ip link set other name ironvip0; ip link set ironvip0 up", ""},
 		{put, ""},
-		// What happens to a device under another name is not seen.
+		// A change of a device under another name is not seen.
 		{"ip link set ironvip0 down; ip link set ironvip0 name other; ip addr flush dev other; ip link set other name ironvip0; ip link set ironvip0 up", "lost device fd96::1"},
 		{put, ""},
 		{"ip link del ironvip0", "device fd96::1"},

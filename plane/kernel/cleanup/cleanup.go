@@ -155,7 +155,7 @@ func (o *Outdated) unmasqueraded(e *conntrack.Entry) bool {
 }
 
 // back reports whether a frontend has a backend again. Entries don't show the audience, so connections of TCP stay while the
-// frontend of the other audience has it. Those of UDP begin anew without harm.
+// frontend of the other audience has it. Connections of UDP begin anew without harm.
 func back(has *usage.Records, x conntrack.Flow) bool {
 	if !x.Backend.IsValid() {
 		return false

@@ -119,7 +119,7 @@ func TestClean(t *testing.T) {
 	expect.Equal(t, len(b.sweeps), 2, "dumps")
 }
 
-// The clients of UDP who came before there was a backend begin anew. Those who came later stay.
+// The clients of UDP who came before there was a backend begin anew. Clients who came later stay.
 func TestCleanOfAFirstBackend(t *testing.T) {
 	b := newBench()
 	k := at("10.96.0.1:53", vip.UDP)
@@ -152,7 +152,7 @@ func TestCleanOfUnmasqueraded(t *testing.T) {
 	expect.Equal(t, len(b.sweeps), 3, "dumps")
 }
 
-// What an earlier process left ends: with backends that frontends lack, and of frontends that are no more.
+// Connections that an earlier process left end: with backends that frontends lack, and of frontends that are no more.
 func TestSuspect(t *testing.T) {
 	b := newBench()
 	node := at("192.0.2.1:30080", vip.TCP)

@@ -26,7 +26,7 @@ const (
 
 	ctaProtoInfoFlagsOrig, ctaProtoInfoFlagsReply = 4, 5
 
-	// What the kernel assumes of a connection that it hasn't seen open: SACK, and a window that it doesn't know.
+	// The kernel's assumptions about a connection that it hasn't seen open: SACK, and a window that it doesn't know.
 	flagSACK, flagLiberal = 1 << 1, 1 << 3
 )
 
@@ -46,7 +46,7 @@ func TryEnterOpened(ctx context.Context, table interface {
 
 // EnterOpened makes entries of the connections of TCP that processes of this host have opened. Without one, the kernel
 // masquerades a new client to the port of such a connection if both have the same backend, and the backend resets it.
-// Those from an address of which owns returns true are taken for accepted. An entry that is there stays as it is. It
+// Connections from an address of which owns returns true are taken for accepted. An entry that is there stays as it is. It
 // costs one read of the host's sockets, and a message for each connection. Call it when connection tracking sees the packets of
 // this host, and before the first client is masqueraded.
 func EnterOpened(ctx context.Context, owns func(netip.Addr) bool) error {

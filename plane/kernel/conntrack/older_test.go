@@ -13,7 +13,7 @@ import (
 )
 
 // Connections that this host has opened get entries like those of open connections, which expire with the kernel's timeout.
-// Those from an owned address get none. What is known stays as it is.
+// Connections from an owned address get none. Known entries stay as they are.
 func TestEnterOpened(t *testing.T) {
 	lab := netlab.New(t)
 	lab.Director.AddAddr("lo", netip.MustParsePrefix("10.96.0.1/32"))

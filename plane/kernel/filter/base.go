@@ -85,8 +85,8 @@ func refusal() []rule {
 	}
 }
 
-// openUnserved leaves open connections to this host. Those that are older than connection tracking's entries look new: only
-// packets that open a connection are refused. The host resets what it doesn't know.
+// openUnserved leaves open connections to this host. Connections that are older than connection tracking's entries look
+// new: only packets that open a connection are refused. The host resets what it doesn't know.
 func openUnserved() []rule {
 	ret := Verdict(expr.VerdictReturn, "")
 	return []rule{

@@ -66,8 +66,8 @@ func (p *Plane) Actual(ctx context.Context) iter.Seq2[observed, error] {
 	}
 }
 
-// read reads the device and records the routes that it has. What an earlier version or another program has put there
-// becomes routes first.
+// read reads the device and records the routes that it has. Addresses that an earlier version or another program has
+// put there become routes first.
 func (p *Plane) read(ctx context.Context) (s host.DeviceState, err error) {
 	if s, err = p.device.Read(ctx); err == nil && s.Plain && !p.ensured && p.prepare() == nil {
 		s, err = p.device.Read(ctx)

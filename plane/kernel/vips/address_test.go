@@ -243,7 +243,7 @@ func TestWithoutRights(t *testing.T) {
 			t.Errorf("%v, hint %q", err, problem.Hint)
 		}
 	}
-	// What needs no privileges works.
+	// A port that needs no privileges works.
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	p.must(onVIP(key, echo(t)))
 	served(t, key)

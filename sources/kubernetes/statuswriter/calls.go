@@ -22,7 +22,7 @@ import (
 )
 
 // calls sends the Writer's requests. Each is sent once. The caller decides about retries, because
-// it knows the newest state. What a failed request returns is not to be used.
+// it knows the newest state. The result of a failed request is not to be used.
 //
 // Services are changed by merge patches with the resourceVersion on which the change is based.
 // Server-side apply would also work for lists that only we write. But it ignores later changes, so

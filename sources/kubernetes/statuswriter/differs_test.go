@@ -73,9 +73,9 @@ func TestHostsThatDifferChangeTheirPlaces(t *testing.T) {
 	})
 }
 
-// While a VIP changes, and while there is no writer, the status is outdated. That does not count as
-// a difference between hosts, whatever the number of Services.
-// Slow: 400 Services in fifteen minutes of fake time, with the race detector.
+// While a VIP changes, and while there is no writer, the status is outdated. An outdated status
+// does not count as a difference between hosts, whatever the number of Services. Slow: 400 Services
+// in fifteen minutes of fake time, with the race detector.
 func TestHostsThatAgreeInTime(t *testing.T) {
 	inCluster(t, func(t *testing.T, api *writable) {
 		a, b := newHost(t, api, "a").start(), newHost(t, api, "b").start()

@@ -1,4 +1,4 @@
-// What a reload of the configuration on the disk would change.
+// The changes that a reload of the configuration on the disk would make.
 
 import { el, section, show, table } from '../dom.js';
 import { badge } from '../badge.js';
@@ -9,7 +9,7 @@ import { mayOperate, me } from '../session.js';
 const patience = 120_000; // for a reload, in ms
 
 export function planPage(page, signal) {
-  const about = [el('h1', {}, 'Plan'), el('p', { class: 'quiet' }, 'What a reload would change: the files of the configuration on the disk of this host, compared with what is in effect.')];
+  const about = [el('h1', {}, 'Plan'), el('p', { class: 'quiet' }, 'Changes that a reload would make: the files of the configuration on the disk of this host, compared with what is in effect.')];
   if (!mayOperate()) {
     show(page, about, el('p', {}, 'The plan needs the role ', el('b', {}, 'operator'), ', because it reads the files of the host. You are ', el('b', {}, me.name), ' with the role ', el('b', {}, me.role), '.'),
       el('p', { class: 'hint' }, 'An admin creates a token of that role: ', el('code', {}, 'ironvip token create NAME --role operator'), '. On the host, ', el('code', {}, 'ironvip config plan'), ' shows the same.'));

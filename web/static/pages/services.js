@@ -11,7 +11,7 @@ export function servicesPage(page, signal) {
   const text = textFilter(draw);
   const state = choice('state', draw);
   const source = choice('source', draw);
-  // What the page's address asks for is a choice, also if there is no service of it: the list then says so.
+  // The namespace in the page's address is a choice, also if it has no service: the list then says so.
   options(state, [...new Set([...states, asked('state')])].filter(Boolean), asked('state'));
   options(source, asked('source') ? [asked('source')] : [], asked('source'));
   const number = el('p', { class: 'quiet', role: 'status' });

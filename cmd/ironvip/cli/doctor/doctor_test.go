@@ -431,8 +431,8 @@ func TestThisHost(t *testing.T) {
 	}
 }
 
-// What the kernel lacks is named if the configuration uses it: by a trial, or else by the kernel's version. The trial decides on
-// kernels of distributions, which have features of later ones.
+// A feature that the kernel lacks is named if the configuration uses it: by a trial, or else by the kernel's version. The trial
+// decides on kernels of distributions, which have features of later ones.
 func TestKernelFeatures(t *testing.T) {
 	old := map[string]string{"proc/sys/kernel/osrelease": "5.10.0-32-cloud-amd64\n"}
 	for _, c := range []struct {

@@ -25,7 +25,7 @@ func TestFirewall(t *testing.T) {
 	}
 }
 
-// The dataplane of the configuration or, with auto, the one that the kernel can run is asked for. Our own tables are no foreign ones. What can't be read is said.
+// The dataplane of the configuration or, with auto, the one that the kernel can run is asked for. Our own tables are no foreign ones. An unreadable ruleset is reported.
 func TestFirewallQuery(t *testing.T) {
 	broken := []ipvs.Finding{{Name: "kernel module ip_vs", Required: true}}
 	for _, c := range []struct {

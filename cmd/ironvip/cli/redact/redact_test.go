@@ -38,7 +38,7 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// What the files of the configuration contain is removed wherever it is.
+// The secrets in files of the configuration are removed wherever they stand.
 func TestSecretsOfFiles(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"consul-token": "correct-horse\n", "keys": "first-shared-secret\nsecond one here\n", "kube": "users:\n- token: kube-s3cret\n"} {

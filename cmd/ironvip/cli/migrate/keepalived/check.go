@@ -17,7 +17,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// timing is what a virtual_server, a real_server and a check can each set about checks. What is nil is
+// timing is what a virtual_server, a real_server and a check can each set about checks. A nil field is
 // unset: its default depends on the type of the check.
 type timing struct {
 	interval, retryDelay, timeout *time.Duration

@@ -167,8 +167,8 @@ func FuzzConvert(f *testing.F) {
 	})
 }
 
-// Definitions of some hosts, and those of several lines, are used like others. What generates lines is
-// noted with its line.
+// Definitions of some hosts, and those of several lines, are used like others. A statement that
+// generates lines is noted with its line.
 func TestDefinitionsOfHostsAndOfLines(t *testing.T) {
 	result, notes := convert(t, "@main $VIP=10.0.0.1\n"+
 		"$SERVERS= \\\n real_server 10.1.0.1 80 { weight 2 } \\\n real_server 10.1.0.2 80 { \\\n } \n"+

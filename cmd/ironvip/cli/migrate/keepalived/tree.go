@@ -89,7 +89,7 @@ type reader struct {
 	result      *migrate.Result   // for notes
 	open        []string          // files that are being read: each includes the next
 
-	// What has been read so far, for the bounds above.
+	// The input so far, for the bounds above.
 	files, lineCount, bytes int
 	most                    int // bytes
 	isFull                  bool
