@@ -221,10 +221,7 @@ func (t *Tree) kick() {
 func (t *Tree) interrupt() {
 	t.asked = true
 	t.endHeld()
-	select {
-	case t.kicks <- struct{}{}:
-	default:
-	}
+	t.kicks.Set()
 }
 
 // wake makes the follower ask Consul once its present request has ended, at once if that is a blocking

@@ -20,6 +20,7 @@ import (
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -79,7 +80,7 @@ type Tree struct {
 
 	follower  follower
 	snapshots chan bool // has a value once this host may hold the lock of the snapshot: whether to write one
-	kicks     chan struct{}
+	kicks     wake.Signal
 	ended     chan struct{}
 }
 
@@ -116,7 +117,7 @@ func New(o Options) *Tree {
 		kv:        treekv.Store{KV: o.KV, Keys: keys},
 		folders:   map[string]*folder{},
 		status:    treestatus.New(),
-		kicks:     make(chan struct{}, 1),
+		kicks:     wake.New(),
 		snapshots: make(chan bool, 1),
 		ended:     make(chan struct{}),
 		reading:   make(lock, 1),

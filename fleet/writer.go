@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/fleet/treelog"
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // packBytes bounds a transaction of several batches, so that readers find most of its values in the
@@ -21,7 +22,7 @@ const packBytes = treelog.MaxEntry
 // one transaction at a time.
 type writer struct {
 	tree  *Tree
-	wake  chan struct{}
+	wake  wake.Signal
 	mu    sync.Mutex
 	added []*job
 
@@ -41,7 +42,7 @@ const (
 )
 
 func newWriter(t *Tree) *writer {
-	return &writer{tree: t, wake: make(chan struct{}, 1), id: rand.Text()[:10], collisions: backoff.Backoff{Lo: minCollisionPause, Hi: maxCollisionPause}}
+	return &writer{tree: t, wake: wake.New(), id: rand.Text()[:10], collisions: backoff.Backoff{Lo: minCollisionPause, Hi: maxCollisionPause}}
 }
 
 func (w *writer) add(jobs []*job) {
@@ -52,10 +53,7 @@ func (w *writer) add(jobs []*job) {
 			w.added = append(w.added, j)
 		}
 	}
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.wake.Set()
 }
 
 // take returns the waiting jobs and those that were added, without those with an ended context.

@@ -14,6 +14,7 @@ import (
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/internal/workqueue"
 	"github.com/ironvip/ironvip/ipam/internal/pool"
 	"github.com/ironvip/ironvip/vip"
@@ -91,7 +92,7 @@ type Allocator struct {
 	freed   broadcast
 	changed broadcast // by Configure
 
-	wake chan struct{} // makes Run look at its deadlines
+	wake wake.Signal // makes Run look at its deadlines
 }
 
 // New returns an allocator with every lease of the store. It fails if the store can't be read,
@@ -126,7 +127,7 @@ func Prepare(store Store, cfg Config, o Options) (*Allocator, error) {
 		claimed: make(map[Resource]string),
 		freed:   newBroadcast(),
 		changed: newBroadcast(),
-		wake:    make(chan struct{}, 1),
+		wake:    wake.New(),
 	}
 	if a.now == nil {
 		a.now = time.Now
@@ -188,14 +189,6 @@ func (a *Allocator) SourceOf(k vip.ServiceKey) (source string, known bool) {
 		}
 	}
 	return source, known
-}
-
-// nudge makes Run look at its deadlines again.
-func (a *Allocator) nudge() {
-	select {
-	case a.wake <- struct{}{}:
-	default:
-	}
 }
 
 // writeLock is the lock of the one who writes to the store. It is a channel and not a sync.Mutex

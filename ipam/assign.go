@@ -129,7 +129,7 @@ func (a *Allocator) assign(ctx context.Context, services []*vip.Service, todo []
 	err := a.commit(ctx, p.ops, a.store.Commit)
 	if stepsIn && len(p.ops) > 0 {
 		a.grace.steppedIn(now, a.now(), cmp.Or(err, p.slow()))
-		a.nudge()
+		a.wake.Set()
 	}
 	var moved []*answer
 	for n, i := range todo {
@@ -210,7 +210,7 @@ func (a *Allocator) granted(w *answer, now time.Time) {
 	a.mu.Unlock()
 	if w.waits {
 		a.waiting.add(k, now.Add(a.grace.length), deferral{since: now})
-		a.nudge()
+		a.wake.Set()
 	} else {
 		a.waiting.remove(k)
 	}
@@ -240,7 +240,7 @@ func (a *Allocator) refused(s *vip.Service, why error, leader bool) *answer {
 // retry recalls a service at that time.
 func (a *Allocator) retry(k vip.ServiceKey, at time.Time) {
 	a.retries.Hasten(k, at)
-	a.nudge()
+	a.wake.Set()
 }
 
 // releaseDrops releases what services hold besides what they have now.

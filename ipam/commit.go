@@ -46,7 +46,7 @@ func (a *Allocator) commit(ctx context.Context, ops []Op, by committer) error {
 			}
 		}
 	}
-	a.nudge()
+	a.wake.Set()
 	return nil
 }
 

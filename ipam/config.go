@@ -137,7 +137,7 @@ func (a *Allocator) change(configured bool, do func()) {
 	}
 	if configured || !a.guard.Same(former) {
 		a.freed.send()
-		a.nudge()
+		a.wake.Set()
 	}
 }
 

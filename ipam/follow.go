@@ -63,6 +63,6 @@ func (a *Allocator) receiveChanges() (more <-chan struct{}) {
 	for _, c := range changes {
 		a.receive(c.Resource, c.Lease)
 	}
-	a.nudge()
+	a.wake.Set()
 	return more
 }

@@ -42,7 +42,7 @@ func (a *Allocator) Release(ctx context.Context, gone []Released) []error {
 				a.releases.add(g.Service, now.Add(a.grace.length), deferral{since: now, cooldown: g.Cooldown})
 			}
 		}
-		a.nudge()
+		a.wake.Set()
 		return make([]error, len(gone))
 	}
 	errs := a.release(ctx, gone, nil)
@@ -61,7 +61,7 @@ func (a *Allocator) releaseLater(gone Released, why error) {
 	now := a.now()
 	a.releases.remove(gone.Service)
 	a.releases.add(gone.Service, now.Add(fencedRetry), deferral{since: now, anyHost: true, cooldown: gone.Cooldown})
-	a.nudge()
+	a.wake.Set()
 }
 
 // releaseDue releases the services that the leader should have released and didn't, and those that

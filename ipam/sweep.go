@@ -24,7 +24,7 @@ func (a *Allocator) Settled(known func(vip.ServiceKey) bool) {
 			a.checkClaimed(h.Service)
 		}
 	}
-	a.nudge()
+	a.wake.Set()
 }
 
 // mayRelease returns a function that reports whether this host releases an orphan's lease: one that

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/delayqueue"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -96,11 +97,11 @@ type outliers struct {
 	m       map[vip.PassiveKey]*outlier
 	ended   delayqueue.Queue[vip.PassiveKey] // ejections, by the time when they end without a client
 	changed map[vip.PassiveKey]struct{}      // rows to write
-	wake    chan struct{}
+	wake    wake.Signal                      // of the reporter
 }
 
 func newOutliers(now func() int64) *outliers {
-	return &outliers{now: now, m: make(map[vip.PassiveKey]*outlier), changed: make(map[vip.PassiveKey]struct{}), wake: make(chan struct{}, 1)}
+	return &outliers{now: now, m: make(map[vip.PassiveKey]*outlier), changed: make(map[vip.PassiveKey]struct{}), wake: wake.New()}
 }
 
 // join gives a new endpoint of f the outlier of its address.
@@ -131,7 +132,7 @@ func (o *outliers) part(e *endpoint) {
 	x.ejected, x.doubted = false, false // what its last connections do has no effect any more
 	if x.since != 0 {
 		o.changed[x.key] = struct{}{}
-		o.signal()
+		o.wake.Set()
 	}
 }
 
@@ -404,15 +405,7 @@ func (x *outlier) wake() {
 // note marks the row for the next report.
 func (x *outlier) note() {
 	x.in.changed[x.key] = struct{}{}
-	x.in.signal()
-}
-
-// signal wakes the reporter.
-func (o *outliers) signal() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
+	x.in.wake.Set()
 }
 
 // row returns the row of an address; false if nothing is known of it. The caller holds mu.

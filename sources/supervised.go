@@ -10,6 +10,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -24,8 +25,8 @@ type supervised struct {
 	name, typ string
 	source    Source
 	claims    *table.Table[vip.ServiceKey, vip.Service]
-	synced    func()        // marks claims as Ready
-	holding   chan struct{} // has an element after the guard began to hold something back
+	synced    func()      // marks claims as Ready
+	holding   wake.Signal // has an element after the guard began to hold something back
 
 	mu       sync.Mutex
 	cancel   context.CancelCauseFunc // ends the current run or the pause before the next; nil before the first
@@ -214,10 +215,7 @@ func (src *supervised) commit() {
 	src.resolve()
 	if g := src.guard; g != nil && g.changed {
 		g.changed, src.outdated = false, true
-		select {
-		case src.holding <- struct{}{}:
-		default:
-		}
+		src.holding.Set()
 	}
 	if src.outdated {
 		src.outdated = false

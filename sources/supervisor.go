@@ -12,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -66,7 +67,7 @@ func (s *Supervisor) Add(name, typ string, source Source) {
 		panic(fmt.Sprintf("sources: two sources are named %q", name))
 	}
 	src := &supervised{Options: &s.options, name: name, typ: typ, source: source, claims: s.options.Resolver.Claims(name),
-		holding: make(chan struct{}, 1), status: Status{Name: name, Type: typ}}
+		holding: wake.New(), status: Status{Name: name, Type: typ}}
 	src.synced = src.claims.Initializer()
 	if g, ok := source.(Guarded); ok && g.ShrinkGuard() > 0 {
 		src.guard = newShrinkGuard(g.ShrinkGuard(), src.event)

@@ -32,6 +32,7 @@ import (
 	"github.com/ironvip/ironvip/internal/mirror"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -67,7 +68,7 @@ type Announcing struct {
 
 	stage    *eligible.Stage
 	settings *table.Table[struct{}, announce.Settings]
-	reload   chan struct{}
+	reload   wake.Signal
 	known    chan struct{} // closed when the settings were computed once
 
 	mu      sync.Mutex
@@ -77,7 +78,7 @@ type Announcing struct {
 
 // New creates the parts. They do nothing until Run.
 func New(o Options) *Announcing {
-	a := &Announcing{Options: o, reload: make(chan struct{}, 1), known: make(chan struct{}), settings: control.NewSettings(o.Clock), Tables: control.NewTables(o.Clock),
+	a := &Announcing{Options: o, reload: wake.New(), known: make(chan struct{}), settings: control.NewSettings(o.Clock), Tables: control.NewTables(o.Clock),
 		Nodes:    nodes.New(nodes.Options{Store: o.Store, Node: o.Config().Node.Name, Fleet: o.Fleet, Events: o.Events, Log: o.Log}),
 		Eligible: table.New(o.Clock, announce.KeyOfEligible, func(a, b announce.Eligible) bool { return a == b }),
 	}
@@ -106,10 +107,7 @@ func (a *Announcing) Settings() (announce.Settings, <-chan struct{}) {
 
 // Reload applies a changed configuration, and reads the files that it names again.
 func (a *Announcing) Reload() {
-	select {
-	case a.reload <- struct{}{}:
-	default:
-	}
+	a.reload.Set()
 }
 
 // Run runs the parts until the context ends, and returns its error.

@@ -31,6 +31,7 @@ import (
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -57,7 +58,7 @@ type Naming struct {
 	server    *server.Server
 	resolver  *resolved.Follower
 	durations *metric.Durations
-	reload    chan struct{} // holds at most one
+	reload    wake.Signal   // holds at most one
 	claimed   chan struct{} // see Claimed
 	zone      zone.Settings // that the stage has
 }
@@ -69,7 +70,7 @@ func New(o Options) (*Naming, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Naming{Options: o, Stage: stage, zone: settings, reload: make(chan struct{}, 1), claimed: make(chan struct{}), resolver: resolved.New(resolved.Options{Log: o.Log}), durations: newDurations()}
+	n := &Naming{Options: o, Stage: stage, zone: settings, reload: wake.New(), claimed: make(chan struct{}), resolver: resolved.New(resolved.Options{Log: o.Log}), durations: newDurations()}
 	n.server = server.New(server.Options{Settings: serverSettings(o.Config()), Answerer: stage, Sockets: o.Sockets, HasAddr: n.hasAddr, Moved: o.Host.Changed, Took: func(d time.Duration) { n.durations.Observe(d) }, Events: o.Events, Log: o.Log})
 	return n, nil
 }
@@ -88,10 +89,7 @@ func (n *Naming) Zone() (domain string, listen []netip.AddrPort) {
 
 // Reload applies a changed configuration.
 func (n *Naming) Reload() {
-	select {
-	case n.reload <- struct{}{}:
-	default:
-	}
+	n.reload.Set()
 }
 
 // Run runs the parts until the context ends, and returns its error. Without an address to listen at,

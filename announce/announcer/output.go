@@ -7,6 +7,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // output carries the announcements of one mode out. All calls come from the announcer's goroutine.
@@ -32,19 +33,16 @@ type output interface {
 type mailbox struct {
 	mu    sync.Mutex
 	calls []func()
-	some  chan struct{}
+	some  wake.Signal
 }
 
-func newMailbox() *mailbox { return &mailbox{some: make(chan struct{}, 1)} }
+func newMailbox() *mailbox { return &mailbox{some: wake.New()} }
 
 func (m *mailbox) post(call func()) {
 	m.mu.Lock()
 	m.calls = append(m.calls, call)
 	m.mu.Unlock()
-	select {
-	case m.some <- struct{}{}:
-	default:
-	}
+	m.some.Set()
 }
 
 // run makes the calls that were posted.

@@ -13,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/parallel"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // suspicion is how long an expired session waits for packets that the kernel has already received.
@@ -41,7 +42,7 @@ type Config struct {
 type Speaker struct {
 	Config
 	net  network
-	wake chan struct{}
+	wake wake.Signal // makes the loop read the first deadline again
 
 	mu       sync.Mutex
 	sessions map[netip.Addr]*entry // by peer
@@ -87,7 +88,7 @@ func newSpeaker(c Config, n network) *Speaker {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Speaker{Config: c, net: n, wake: make(chan struct{}, 1), sessions: map[netip.Addr]*entry{},
+	return &Speaker{Config: c, net: n, wake: wake.New(), sessions: map[netip.Addr]*entry{},
 		mine: map[uint32]*entry{}, sockets: map[socketKind]*listener{}}
 }
 
@@ -96,7 +97,7 @@ func newSpeaker(c Config, n network) *Speaker {
 func (s *Speaker) Set(c Settings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer s.poke()
+	defer s.wake.Set()
 	now := time.Now()
 	if e := s.sessions[c.Peer]; e != nil {
 		switch {
@@ -170,14 +171,6 @@ func (s *Speaker) stop() {
 	clear(s.sockets)
 	s.mu.Unlock()
 	s.wg.Wait()
-}
-
-// poke makes the loop read the first deadline again.
-func (s *Speaker) poke() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
 }
 
 // tick processes what is due and returns the time to the next deadline.
@@ -333,7 +326,7 @@ func (s *Speaker) read(kind socketKind, in receiver) {
 			if l := s.sockets[kind]; l != nil && l.in == in { // not closed by stop
 				l.in, l.err = nil, err
 				s.queue.Hasten(timerKey{0, timerListen}, time.Now().Add(l.retry.Next()))
-				s.poke()
+				s.wake.Set()
 			}
 			return
 		}
@@ -376,7 +369,7 @@ func (s *Speaker) receive(now time.Time, kind socketKind, from origin, b []byte)
 	} else if before != e.poll {
 		s.send(now, e, false) // at the new interval
 	}
-	s.poke()
+	s.wake.Set()
 }
 
 func newBackoff() backoff.Backoff {

@@ -15,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/announce/bgp/transport"
 	"github.com/ironvip/ironvip/announce/bgp/unnumbered"
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // The pauses between attempts to connect. RFC 4271 suggests 120 s, which would be an outage of its
@@ -38,7 +39,7 @@ type peer struct {
 	previous *peer                   // with the same name; run waits for its end
 	cancel   context.CancelCauseFunc // ends the peer for good
 	done     chan struct{}           // closed at the end of run
-	wake     chan struct{}           // options have changed
+	wake     wake.Signal             // options have changed
 	reported string                  // the last reason in the log
 	verdict  error                   // the last NOTIFICATION of either side, until something else happens
 
@@ -50,7 +51,7 @@ type peer struct {
 
 func newPeer(s *Speaker, o options, previous *peer) *peer {
 	return &peer{speaker: s, config: o.BGPPeer, settings: session.Settings{BGPPeer: o.BGPPeer, RouterID: s.config.RouterID}, previous: previous,
-		done: make(chan struct{}), wake: make(chan struct{}, 1), now: o,
+		done: make(chan struct{}), wake: wake.New(), now: o,
 		session: Session{Peer: o.Name(), Address: o.Peer, Since: time.Now()}}
 }
 
@@ -64,10 +65,7 @@ func (p *peer) setOptions(o options) {
 	p.mu.Lock()
 	p.now = o
 	p.mu.Unlock()
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	p.wake.Set()
 }
 
 func (p *peer) status() Session {

@@ -63,7 +63,7 @@ func (s *Speaker) observe(index int, c frame.Claim) (on link.Link, answer bool) 
 	if c.Kind != frame.Question {
 		if old := s.observed[c.Addr]; old.kind != frame.Holds || c.Kind == frame.Holds {
 			s.observed[c.Addr] = observation{kind: c.Kind, from: claim.Rival{MAC: c.From, Link: index}}
-			s.notify()
+			s.wake.Set()
 		}
 	}
 	return on, c.Kind != frame.Holds && s.gate.Owns(c.Addr) && s.isAlive()

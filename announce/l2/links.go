@@ -19,7 +19,7 @@ func (s *Speaker) setLinks(st link.State) {
 	if s.gate != nil && !s.alive.IsZero() {
 		_ = s.refreshGate() // it is tried again with the next refresh
 	}
-	s.notify()
+	s.wake.Set()
 }
 
 func interfaces(st link.State) (all []gate.Interface) {

@@ -145,7 +145,7 @@ func (s *Speaker) watchGate() error {
 			s.dirty = max(s.dirty, foreign)
 		}
 		if s.dirty != intact {
-			s.notify()
+			s.wake.Set()
 		}
 		s.mu.Unlock()
 	}

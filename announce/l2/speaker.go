@@ -18,6 +18,7 @@ import (
 	"github.com/ironvip/ironvip/announce/l2/wire"
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // ErrLapsed means that the dead-man switch had closed the gate before a Refresh: other hosts may own
@@ -36,7 +37,7 @@ type Speaker struct {
 	links   *link.Follower
 	events  *netlink.Events // of nftables
 	arp, nd *wire.Socket
-	wake    chan struct{}
+	wake    wake.Signal // of the loop
 
 	mu       sync.Mutex // guards the following fields
 	config   Config
@@ -82,7 +83,7 @@ const (
 // pools. It needs CAP_NET_ADMIN and CAP_NET_RAW.
 func New(ctx context.Context, c Config) (*Speaker, error) {
 	s := &Speaker{
-		log: c.Log, receive: c.Report, config: c, wake: make(chan struct{}, 1), blocked: map[netip.Addr]struct{}{}, changes: map[netip.Addr]bool{},
+		log: c.Log, receive: c.Report, config: c, wake: wake.New(), blocked: map[netip.Addr]struct{}{}, changes: map[netip.Addr]bool{},
 		observed: map[netip.Addr]observation{}, warned: map[int]bool{}, reported: map[string]State{},
 		repairs: repairs{pause: backoff.Backoff{Lo: 50 * time.Millisecond, Hi: 10 * time.Second}},
 	}
@@ -174,7 +175,7 @@ func (s *Speaker) Own(addr netip.Addr, probe bool) error {
 	}
 	if _, blocked := s.blocked[addr]; !blocked && !s.machine.Has(addr) {
 		s.own(time.Now(), addr, probe)
-		s.notify()
+		s.wake.Set()
 	}
 	return nil
 }
@@ -211,7 +212,7 @@ func (s *Speaker) Release(addrs ...netip.Addr) error {
 			s.report(Report{Addr: a, State: Released})
 		}
 	}
-	s.notify()
+	s.wake.Set()
 	return s.changeGate()
 }
 
@@ -232,7 +233,7 @@ func (s *Speaker) Refresh() error {
 		return ErrLapsed
 	}
 	if s.alive.IsZero() {
-		s.notify()
+		s.wake.Set()
 	}
 	s.alive = now.Add(s.config.DeadMan)
 	return s.refreshGate()
@@ -244,7 +245,7 @@ func (s *Speaker) Reannounce() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.machine.Reannounce(time.Now())
-	s.notify()
+	s.wake.Set()
 }
 
 // Reconfigure changes the configuration. Log, Report and Record can't be changed. Addresses that are no
@@ -255,18 +256,10 @@ func (s *Speaker) Reconfigure(c Config) error {
 	owned := slices.AppendSeq(slices.Collect(maps.Keys(s.blocked)), s.machine.Addrs())
 	gone := slices.DeleteFunc(owned, s.inPools)
 	s.dirty = max(s.dirty, unsure) // other pools
-	s.notify()
+	s.wake.Set()
 	s.mu.Unlock()
 	s.links.SetFilter(c.filter())
 	return s.Release(gone...)
-}
-
-// notify wakes the loop.
-func (s *Speaker) notify() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
 }
 
 // checkAlive notices that the time of the last Refresh is over. The caller holds mu.
@@ -291,7 +284,7 @@ func (s *Speaker) forget() {
 		s.opened = false
 		s.report(Report{State: GateClosed, Reason: "no refresh in time: all addresses are released"})
 	}
-	s.notify()
+	s.wake.Set()
 }
 
 // refreshGate tells the kernel which interfaces are open until when. The caller holds mu.
@@ -311,6 +304,6 @@ func (s *Speaker) refreshGate() error {
 func (s *Speaker) doubt(err error) {
 	if err != nil {
 		s.dirty = max(s.dirty, unsure)
-		s.notify()
+		s.wake.Set()
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // Folder is the folder in the fleet's tree, and the bucket in the state file.
@@ -89,7 +90,7 @@ type Nodes struct {
 	Options
 	feed  registry.Feed[Record]
 	locks registry.Locks
-	wake  chan struct{} // this host's record may differ from own
+	wake  wake.Signal // this host's record may differ from own
 
 	rows *table.Table[string, registry.Item[Record]] // as stored
 
@@ -100,7 +101,7 @@ type Nodes struct {
 
 // New returns nodes of a store that may not have been read yet.
 func New(o Options) *Nodes {
-	return &Nodes{Options: o, feed: o.Store.Watch(), wake: make(chan struct{}, 1),
+	return &Nodes{Options: o, feed: o.Store.Watch(), wake: wake.New(),
 		rows: table.New(new(table.Clock), func(i *registry.Item[Record]) string { return i.Key }, nil)}
 }
 
@@ -109,10 +110,7 @@ func (n *Nodes) Publish(own Own) {
 	n.mu.Lock()
 	n.own = own
 	n.mu.Unlock()
-	select {
-	case n.wake <- struct{}{}:
-	default:
-	}
+	n.wake.Set()
 }
 
 // Changed returns a channel that is closed when a result of the other methods changes.

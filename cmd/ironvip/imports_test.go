@@ -45,33 +45,33 @@ var layers = [][]string{
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/sockdiag", "internal/firewall", "internal/keep", "internal/mirror", "internal/metric"},
 	{"internal/access", "internal/table", "internal/event", "internal/delayqueue", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/parallel", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sklookup", "internal/sockopt", "internal/httpstop", "internal/logwriter", "internal/memlimit", "internal/answer"},
 	{"api/v1"},
-	{"vip"},
+	{"vip", "internal/wake"},
 }
 
 // stdlibOnly are the packages that import only the standard library and each other.
 var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/access", "internal/event", "internal/table", "internal/delayqueue", "internal/workqueue",
-	"internal/backoff", "internal/text", "internal/httpstop", "api/v1", "web", "packaging/image"}
+	"internal/backoff", "internal/text", "internal/wake", "internal/httpstop", "api/v1", "web", "packaging/image"}
 
 // only narrows the rule for packages that must stay independent of the machinery. A folder of
 // the list stands for the packages below it, too.
 var only = map[string][]string{
 	"api/v1":                  {"vip"},
 	"api/client":              {"api/v1"},
-	"announce/bfd":            {"internal/backoff", "internal/delayqueue", "internal/parallel", "internal/sockopt"},
-	"announce/bgp":            {"announce", "internal/backoff", "internal/parallel", "internal/table", "internal/sockopt"},
+	"announce/bfd":            {"internal/backoff", "internal/delayqueue", "internal/parallel", "internal/sockopt", "internal/wake"},
+	"announce/bgp":            {"announce", "internal/backoff", "internal/parallel", "internal/table", "internal/sockopt", "internal/wake"},
 	"announce/bgp/message":    {},
-	"announce/bgp/session":    {"announce", "announce/bgp/message", "announce/bgp/transport", "internal/parallel", "internal/table"},
+	"announce/bgp/session":    {"announce", "announce/bgp/message", "announce/bgp/transport", "internal/parallel", "internal/table", "internal/wake"},
 	"announce/bgp/transport":  {"announce", "announce/bgp/message", "internal/sockopt"},
 	"announce/bgp/unnumbered": {"internal/backoff", "internal/parallel", "internal/sockopt"},
 	"announce/routes":         {"internal/netlink", "plane/reconcile", "internal/table", "vip"},
 	"announce/heartbeat":      {"announce"},
-	"health/share":            {"vip", "health/probe", "internal/backoff", "internal/delayqueue", "internal/table", "internal/tomlfile", "fleet", "internal/parallel"},
+	"health/share":            {"vip", "health/probe", "internal/backoff", "internal/delayqueue", "internal/table", "internal/tomlfile", "fleet", "internal/parallel", "internal/wake"},
 	"dns":                     {"vip", "ipam", "internal/table", "internal/backoff", "internal/keep", "internal/parallel"},
 	"dns/zone":                {"vip"},
-	"dns/server":              {"vip", "dns/zone", "internal/connlimit", "internal/backoff", "internal/event", "internal/sockets", "internal/parallel"},
-	"dns/resolved":            {"internal/backoff", "internal/parallel"},
-	"announce/l2":             {"vip", "internal/backoff", "internal/parallel", "internal/delayqueue", "internal/netlink", "internal/nftwire"},
-	"health":                  {"vip", "internal/backoff", "internal/keep", "internal/delayqueue", "internal/event", "internal/metric", "internal/table", "internal/text", "internal/tomlfile", "internal/parallel", "internal/workqueue"},
+	"dns/server":              {"vip", "dns/zone", "internal/connlimit", "internal/backoff", "internal/event", "internal/sockets", "internal/parallel", "internal/wake"},
+	"dns/resolved":            {"internal/backoff", "internal/parallel", "internal/wake"},
+	"announce/l2":             {"vip", "internal/backoff", "internal/parallel", "internal/delayqueue", "internal/netlink", "internal/nftwire", "internal/wake"},
+	"health":                  {"vip", "internal/backoff", "internal/keep", "internal/delayqueue", "internal/event", "internal/metric", "internal/table", "internal/text", "internal/tomlfile", "internal/parallel", "internal/workqueue", "internal/wake"},
 	"health/healthport":       {"vip", "pipeline", "internal"},
 	"fleet/treelog":           {"fleet/consulkv"},
 	"internal":                {"vip"},
@@ -82,7 +82,7 @@ var only = map[string][]string{
 	"plane/kernel":            {"vip", "plane/reconcile", "internal/hostnet", "internal/netlink", "internal/nftwire"},
 	"ipvs":                    {"vip", "plane", "internal/netlink", "internal/nftwire", "internal/firewall", "internal/metric"},
 	"nft":                     {"vip", "plane", "internal/netlink", "internal/nftwire", "internal/firewall", "internal/metric"},
-	"proxy":                   {"vip", "plane", "internal/firewall", "internal/hostnet", "internal/netlink", "internal/backoff", "internal/sockets", "internal/sklookup", "internal/sockdiag", "internal/sockopt", "internal/openfiles", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/mirror", "internal/logwriter", "internal/memlimit", "internal/parallel"},
+	"proxy":                   {"vip", "plane", "internal/firewall", "internal/hostnet", "internal/netlink", "internal/backoff", "internal/sockets", "internal/sklookup", "internal/sockdiag", "internal/sockopt", "internal/openfiles", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/mirror", "internal/logwriter", "internal/memlimit", "internal/parallel", "internal/wake"},
 	"sources/consul":          {"vip", "sources", "internal/backoff", "internal/consulclient", "internal/text", "internal/tomlfile", "internal/parallel"},
 }
 

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/parallel"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // manager is systemd-resolved. Its calls fail if it isn't running; none starts it.
@@ -97,7 +98,7 @@ func (a server) place() netip.AddrPort {
 // bus is a connection to the system bus.
 type bus struct {
 	conn    *dbus.Conn
-	changed chan struct{}
+	changed wake.Signal
 	cancel  context.CancelFunc
 }
 
@@ -124,7 +125,7 @@ func handshake(ctx context.Context) (*bus, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bus{conn: conn, changed: make(chan struct{}, 1)}
+	b := &bus{conn: conn, changed: wake.New()}
 	signals := make(chan *dbus.Signal, 16)
 	conn.Signal(signals)
 	err = conn.AddMatchSignalContext(ctx, dbus.WithMatchSender("org.freedesktop.DBus"), dbus.WithMatchInterface("org.freedesktop.DBus"),
@@ -136,10 +137,7 @@ func handshake(ctx context.Context) (*bus, error) {
 	forwarding, _ := parallel.NewGroup(ctx)
 	forwarding.Go(func() error {
 		for range signals { // the library closes it with the connection
-			select {
-			case b.changed <- struct{}{}:
-			default: // the last one was not received yet
-			}
+			b.changed.Set()
 		}
 		return nil
 	})

@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 const (
@@ -81,7 +82,7 @@ type Follower struct {
 	log     *slog.Logger
 	connect func(context.Context) (manager, error)
 	links   links
-	changed chan struct{} // the settings changed; holds at most one
+	changed wake.Signal // the settings changed; holds at most one
 
 	applied Settings // what Run may have set, and has not reverted; zero: nothing
 
@@ -92,7 +93,7 @@ type Follower struct {
 
 // New returns a Follower that does nothing until Run.
 func New(o Options) *Follower {
-	f := &Follower{log: o.Log, connect: o.connect, links: o.links, changed: make(chan struct{}, 1)}
+	f := &Follower{log: o.Log, connect: o.connect, links: o.links, changed: wake.New()}
 	if f.connect == nil {
 		f.connect = func(ctx context.Context) (manager, error) { return connect(ctx) }
 	}
@@ -112,10 +113,7 @@ func (f *Follower) Configure(s Settings) {
 	if same {
 		return
 	}
-	select {
-	case f.changed <- struct{}{}:
-	default: // the last one was not received yet
-	}
+	f.changed.Set()
 }
 
 // State returns what the last attempt found.

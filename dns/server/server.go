@@ -44,6 +44,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -85,7 +86,7 @@ type Server struct {
 	Options  // Settings as in New; see Reconfigure
 	counters Counters
 	policy   atomic.Pointer[policy]
-	changed  chan struct{} // has room for one: wanted has changed
+	changed  wake.Signal   // has room for one: wanted has changed
 	tried    chan struct{} // see Tried
 	// idleTime, messageTime and stopTime, unless a test that doesn't concern them makes them endless.
 	idle, message, stop time.Duration
@@ -122,7 +123,7 @@ func New(o Options) *Server {
 	if o.Took == nil {
 		o.Took = func(time.Duration) {}
 	}
-	s := &Server{Options: o, changed: make(chan struct{}, 1), tried: make(chan struct{}), idle: idleTime, message: messageTime, stop: stopTime,
+	s := &Server{Options: o, changed: wake.New(), tried: make(chan struct{}), idle: idleTime, message: messageTime, stop: stopTime,
 		listening: make(map[netip.AddrPort]*listener)}
 	s.Reconfigure(o.Settings)
 	return s
@@ -141,10 +142,7 @@ func (s *Server) Reconfigure(settings Settings) {
 	s.mu.Lock()
 	s.wanted = slices.Clone(settings.Listen)
 	s.mu.Unlock()
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
+	s.changed.Set()
 }
 
 // Run serves until the context ends and returns its error. When it returns, every socket is closed in

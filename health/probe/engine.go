@@ -12,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -64,8 +65,8 @@ const (
 // Engine runs the probes of all targets. Its methods may be called concurrently.
 type Engine struct {
 	o     Options
-	epoch time.Time // times of the engine are monotonic durations since this
-	wake  chan struct{}
+	epoch time.Time   // times of the engine are monotonic durations since this
+	wake  wake.Signal // ends the wait for the next turn
 
 	resultsMu sync.Mutex
 	results   []done // reported, until the next turn
@@ -131,7 +132,7 @@ func New(o Options) *Engine {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{o: o, epoch: time.Now(), wake: make(chan struct{}, 1), targets: make(map[Target]*target), paths: make(map[vip.ProbePath]int), rows: publisher{results: o.Results}, counters: counters{durations: NewDurations()},
+	e := &Engine{o: o, epoch: time.Now(), wake: wake.New(), targets: make(map[Target]*target), paths: make(map[vip.ProbePath]int), rows: publisher{results: o.Results}, counters: counters{durations: NewDurations()},
 		chance: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
 	e.lanes[socketLane].limit = o.Sockets
 	e.lanes[requestLane].limit = o.Requests
@@ -235,15 +236,7 @@ func (e *Engine) plan(t *target, due time.Duration) {
 	t.due = due
 	e.queue.Set(t, e.epoch.Add(due))
 	if due < e.planned {
-		e.signal()
-	}
-}
-
-// signal ends the wait for the next turn.
-func (e *Engine) signal() {
-	select {
-	case e.wake <- struct{}{}:
-	default:
+		e.wake.Set()
 	}
 }
 
@@ -252,7 +245,7 @@ func (e *Engine) report(results []done) {
 	e.resultsMu.Lock()
 	e.results = append(e.results, results...)
 	e.resultsMu.Unlock()
-	e.signal()
+	e.wake.Set()
 }
 
 // Run probes until ctx ends. It returns when all sockets are closed and all commands have ended.

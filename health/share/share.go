@@ -36,6 +36,7 @@ import (
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -72,7 +73,7 @@ type Options struct {
 // Share implements the prober of a health stage. It is safe for concurrent use.
 type Share struct {
 	Options
-	wake     chan struct{} // the stage has started or stopped a target
+	wake     wake.Signal   // the stage has started or stopped a target
 	assigned chan struct{} // closed: see Assigned
 
 	mu      sync.Mutex
@@ -127,7 +128,7 @@ func New(o Options) *Share {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Share{Options: o, wake: make(chan struct{}, 1), assigned: make(chan struct{}), members: newAssignment(o.Probers.count()), targets: map[probe.Target]*item{},
+	s := &Share{Options: o, wake: wake.New(), assigned: make(chan struct{}), members: newAssignment(o.Probers.count()), targets: map[probe.Target]*item{},
 		items: map[string]*item{}, changed: map[*item]struct{}{}}
 	for g := range s.grouped {
 		s.grouped[g] = map[*item]struct{}{}
@@ -155,7 +156,7 @@ func (s *Share) Start(t probe.Target, use probe.Use) {
 	}
 	it.local = use.Local
 	s.look(it)
-	s.signal()
+	s.wake.Set()
 }
 
 // first returns the result that a target begins with: the verdict, or that of an earlier run.
@@ -185,19 +186,12 @@ func (s *Share) Stop(t probe.Target) {
 	it.target, it.result = probe.Target{}, probe.Result{}
 	s.Results.Delete(t)
 	s.drop(it)
-	s.signal()
+	s.wake.Set()
 }
 
 // Assigned is closed when Run knows which targets this host probes, and probes them. A host that is new
 // has to wait for others, up to firstHosts, or in a large fleet, until its leader has listed it.
 func (s *Share) Assigned() <-chan struct{} { return s.assigned }
-
-func (s *Share) signal() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
 
 // item returns the item of a key, with the row that there is.
 func (s *Share) item(key string) *item {

@@ -18,6 +18,7 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 	wire "github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 const (
@@ -34,13 +35,13 @@ type Watcher struct {
 	log   *slog.Logger
 	first func()
 
-	changed chan struct{}
+	changed wake.Signal
 }
 
 // NewWatcher returns a Watcher that does nothing until Run. Out is not Ready before its first read.
 // Ours reports which addresses ironvip itself put on the host. They are left out.
 func NewWatcher(out *table.Table[struct{}, Snapshot], ours func(link string, addr netip.Addr) bool, log *slog.Logger) *Watcher {
-	return &Watcher{out: out, ours: ours, log: log, first: out.Initializer(), changed: make(chan struct{}, 1)}
+	return &Watcher{out: out, ours: ours, log: log, first: out.Initializer(), changed: wake.New()}
 }
 
 // Changed delivers after addresses or routes were added or removed and no change followed for a
@@ -107,10 +108,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 			w.out.Set(s)
 			w.first()
 			if !polled {
-				select {
-				case w.changed <- struct{}{}:
-				default: // the last one was not received yet
-				}
+				w.changed.Set()
 			}
 		}
 	}
@@ -118,16 +116,13 @@ func (w *Watcher) follow(ctx context.Context) error {
 
 // notify delivers after events have arrived, until the subscription ends. It doesn't read what they say: if some were
 // lost, others have arrived.
-func notify(events *wire.Events, arrived chan<- struct{}) {
+func notify(events *wire.Events, arrived wake.Signal) {
 	defer close(arrived)
 	for events.Wait() == nil {
 		if err := events.Drain(func(wire.Event) {}); err != nil && !errors.Is(err, wire.ErrLost) {
 			return
 		}
-		select {
-		case arrived <- struct{}{}:
-		default: // the last one was not received yet
-		}
+		arrived.Set()
 	}
 }
 

@@ -22,6 +22,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // Socket is an open socket of a Set: a *net.TCPListener, a *net.UnixListener or a *net.UDPConn; or the
@@ -40,7 +42,7 @@ type Set struct {
 	mu        sync.Mutex
 	inherited map[place]int   // descriptors of sockets that nobody has claimed
 	open      map[Socket]bool // whether the service manager has a copy
-	opened    chan struct{}   // of Keep; has room for one
+	opened    wake.Signal     // of Keep; has room for one
 }
 
 // place is where a socket listens.
@@ -147,10 +149,7 @@ func (s *Set) add(l Socket) {
 
 // wake reports a change to Keep. The caller holds mu.
 func (s *Set) wake() {
-	select {
-	case s.opened <- struct{}{}: // a nil channel is never ready
-	default:
-	}
+	s.opened.Set()
 }
 
 // Keep calls send with each open socket, and then with each one that is opened, until ctx ends. Send stores a copy, which must

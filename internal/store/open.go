@@ -13,6 +13,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -65,7 +66,7 @@ func open(path string, wait time.Duration) (db *DB, err error) {
 		_ = bolt.Close()
 		return nil, openError(path, err)
 	}
-	return &DB{path: path, bolt: bolt, file: file, opened: info, tallies: c.tallies, failed: make(chan struct{}, 1)}, nil
+	return &DB{path: path, bolt: bolt, file: file, opened: info, tallies: c.tallies, failed: wake.New()}, nil
 }
 
 // create makes a new file under a temporary name and gives it its name when it is complete. A

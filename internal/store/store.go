@@ -27,6 +27,7 @@ import (
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -74,7 +75,7 @@ type DB struct {
 	opened  os.FileInfo      // identifies it
 	broken  atomic.Pointer[Error]
 	failing atomic.Pointer[error] // the error of a failed write; see Failing
-	failed  chan struct{}         // see Failed
+	failed  wake.Signal           // see Failed
 }
 
 // batch is the writes of one caller, which are applied all or none.
@@ -167,10 +168,7 @@ func (d *DB) transact(group ...*batch) error {
 	if err != nil {
 		err = d.writeError(err)
 		if d.failing.Swap(&err) == nil {
-			select {
-			case d.failed <- struct{}{}:
-			default: // Failed has a value already
-			}
+			d.failed.Set()
 		}
 		return err
 	}

@@ -32,6 +32,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -65,8 +66,8 @@ type Overrides struct {
 	locks registry.Locks // of services
 	// journal is the Store if it accepts writes while the fleet is unavailable, else nil.
 	journal *registry.Journal[Override]
-	wake    chan struct{} // there is something due to sweep
-	sooner  chan struct{} // an override may expire before all others
+	wake    wake.Signal // there is something due to sweep
+	sooner  wake.Signal // an override may expire before all others
 
 	mu      sync.Mutex
 	running bool
@@ -87,7 +88,7 @@ func New(o Options) *Overrides {
 		o.Log = slog.Default()
 	}
 	journal, _ := o.Store.(*registry.Journal[Override])
-	return &Overrides{Options: o, journal: journal, feed: o.Store.Watch(), ready: o.Table.Initializer(), wake: make(chan struct{}, 1), sooner: make(chan struct{}, 1),
+	return &Overrides{Options: o, journal: journal, feed: o.Store.Watch(), ready: o.Table.Initializer(), wake: wake.New(), sooner: wake.New(),
 		entries: map[string]*entry{}, of: map[vip.ServiceKey][]string{}, invalid: map[string]vip.Problem{}, kept: map[string]struct{}{},
 		due: map[string]struct{}{}, removed: map[vip.ServiceKey]struct{}{}, missing: map[vip.BackendKey]time.Time{}}
 }
@@ -123,7 +124,7 @@ func (o *Overrides) Run(ctx context.Context) error {
 	registry.Drain(o.feed, o.receive)
 	o.ready()
 	o.setRunning(true)
-	signal(o.wake)
+	o.wake.Set()
 	defer o.setRunning(false)
 	running, ctx := parallel.NewGroup(ctx)
 	running.Run(ctx, o.sweepAll)
@@ -140,7 +141,7 @@ func (o *Overrides) follow(ctx context.Context) error {
 	for stale := ""; ; {
 		why, changed := o.Store.Stale()
 		if stale != "" && why == "" {
-			signal(o.wake) // there may be something to merge
+			o.wake.Set() // there may be something to merge
 		}
 		stale = why
 		more := registry.Drain(o.feed, o.receive)

@@ -119,7 +119,7 @@ func (o *Overrides) keep(at string, key vip.BackendKey, item registry.Item[Overr
 		left := min(until.Sub(vip.InstantOf(now)), until.Sub(vip.InstantOf(item.Value.Since)))
 		if e.over = left <= 0; !e.over {
 			o.expiry.Set(at, now.Add(left))
-			signal(o.sooner)
+			o.sooner.Set()
 		}
 	}
 	if e.over {
@@ -210,12 +210,4 @@ func until(row vip.BackendState) string {
 		return ""
 	}
 	return " until " + row.Until.Time().Format(time.RFC3339)
-}
-
-// signal wakes the reader of a channel of capacity 1.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

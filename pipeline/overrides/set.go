@@ -83,7 +83,7 @@ func (o *Overrides) Set(ctx context.Context, r Request) (Result, error) {
 		return Result{}, op.Err
 	}
 	if o.journal != nil && o.journal.HasGarbage() {
-		signal(o.wake) // to merge, which deletes it
+		o.wake.Set() // to merge, which deletes it
 	}
 	_, rev, set := o.Table.Get(r.Backend)
 	if !set {

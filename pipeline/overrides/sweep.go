@@ -27,7 +27,7 @@ const (
 // sweepSoon makes sweepAll look at a key. The caller holds mu.
 func (o *Overrides) sweepSoon(at string) {
 	o.due[at] = struct{}{}
-	signal(o.wake)
+	o.wake.Set()
 }
 
 // sweepAll merges and sweeps what is due, and periodically sweeps all overrides, until the context

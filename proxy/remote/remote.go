@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/mirror"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/proxy/process"
@@ -47,7 +48,7 @@ type Client struct {
 
 	settings  process.Settings
 	link      mirror.Client
-	changed   chan struct{} // has room for one; see Changed
+	changed   wake.Signal // has room for one; see Changed
 	events    *event.Log
 	lastEvent uint64 // ID of the last one of the process
 
@@ -66,7 +67,7 @@ var _ reconcile.Plane = (*Client)(nil)
 
 // NewClient returns a Client that connects once it runs.
 func NewClient(o ClientOptions) *Client {
-	c := &Client{settings: o.Settings, events: o.Events, changed: make(chan struct{}, 1)}
+	c := &Client{settings: o.Settings, events: o.Events, changed: wake.New()}
 	mirrored := []mirror.Mirrored{
 		mirror.IntoOne(process.TableRun, c.begin),
 		mirror.IntoFunc[uint64](process.TableEvents, c.addEvents),
@@ -102,10 +103,7 @@ func (c *Client) begin(r *process.Run) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.connected = true
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
+	c.changed.Set()
 	if c.run == r.Began {
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -43,7 +44,7 @@ type Publisher struct {
 	lock     sync.Locker
 	out      sources.Sink
 	pace     time.Duration
-	wake     chan struct{}
+	wake     wake.Signal
 	replaced bool   // the full list has been published once
 	answered bool   // the server has answered since that was published
 	stale    string // as published
@@ -54,15 +55,12 @@ type Publisher struct {
 // has read since the last round; it is called with the source locked. After services the publisher
 // pauses for pace: so each is published at most that often, in its newest state.
 func New(round func() Round, lock sync.Locker, out sources.Sink, pace time.Duration) *Publisher {
-	return &Publisher{round: round, lock: lock, out: out, pace: pace, wake: make(chan struct{}, 1)}
+	return &Publisher{round: round, lock: lock, out: out, pace: pace, wake: wake.New()}
 }
 
 // Wake asks for a round. It may be called by any goroutine.
 func (p *Publisher) Wake() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	p.wake.Set()
 }
 
 // Run publishes until the context ends.

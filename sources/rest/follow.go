@@ -80,7 +80,7 @@ func (s *Source) setInvalid(key string, to *invalid) {
 	} else if !was {
 		return
 	}
-	s.signalProblems()
+	s.problemsChanged.Set()
 }
 
 // publish writes changed rows to the sink and sets the revisions of their entries. While the source
@@ -134,17 +134,6 @@ func (s *Source) problems() []vip.Problem {
 	return out
 }
 
-// signalProblems makes Run publish the problems after problemsDelay.
-func (s *Source) signalProblems() { signal(s.problemsChanged) }
-
-// signal wakes the reader of a channel of capacity 1.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // startTimeout is how long a start may take before the source is marked stale.
 const startTimeout = 250 * time.Millisecond
 
@@ -189,7 +178,7 @@ func (s *Source) follow(ctx context.Context) error {
 		stale, staleChanged := s.Store.Stale()
 		if staleChanged != seen { // at first, too: problems of an earlier run
 			seen = staleChanged
-			s.signalProblems()
+			s.problemsChanged.Set()
 		}
 		more := registry.Drain(s.feed, s.receive)
 		s.setStale(stale)

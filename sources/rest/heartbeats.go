@@ -93,7 +93,7 @@ func (s *Source) setEntry(old, e *entry) {
 	}
 	s.endpoints += e.endpoints() - s.entries[e.row.Key].endpoints()
 	s.entries[e.row.Key] = e
-	signal(s.deadlineChanged)
+	s.deadlineChanged.Set()
 }
 
 // removeEntry removes a service from memory. The caller holds mu.
@@ -131,7 +131,7 @@ func (s *Source) track(h *heartbeat) {
 		if of == nil {
 			of = map[*heartbeat]struct{}{}
 			s.others[h.owner] = of
-			signal(s.ownersChanged)
+			s.ownersChanged.Set()
 		}
 		of[h] = struct{}{}
 	}

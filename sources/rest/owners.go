@@ -57,7 +57,7 @@ func (s *Source) updateOwners() {
 			h.restart(now)
 			s.schedule(h)
 		}
-		signal(s.deadlineChanged)
+		s.deadlineChanged.Set()
 	}
 	s.takenOver = takenOver
 }
@@ -116,5 +116,5 @@ func (s *Source) restartAll() {
 		h.restart(now)
 		s.deadlines.Set(h, h.due)
 	}
-	signal(s.deadlineChanged)
+	s.deadlineChanged.Set()
 }

@@ -34,6 +34,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -96,9 +97,9 @@ type Source struct {
 	edits editQueue
 	feed  registry.Feed[Record] // read by Restore, then by Run
 
-	problemsChanged chan struct{}
-	deadlineChanged chan struct{} // the first deadline may be earlier
-	ownersChanged   chan struct{} // a node has become a heartbeat owner
+	problemsChanged wake.Signal // makes Run publish the problems after problemsDelay
+	deadlineChanged wake.Signal // the first deadline may be earlier
+	ownersChanged   wake.Signal // a node has become a heartbeat owner
 
 	mu         sync.Mutex
 	sink       sources.Sink // nil while Run doesn't run
@@ -127,7 +128,7 @@ func New(o Options) (*Source, error) {
 	}
 	return &Source{Options: o, feed: o.Store.Watch(), entries: map[vip.ServiceKey]*entry{}, invalid: map[string]invalid{}, kept: map[string]struct{}{},
 		others: map[string]map[*heartbeat]struct{}{}, takenOver: map[string]bool{},
-		problemsChanged: make(chan struct{}, 1), deadlineChanged: make(chan struct{}, 1), ownersChanged: make(chan struct{}, 1)}, nil
+		problemsChanged: wake.New(), deadlineChanged: wake.New(), ownersChanged: wake.New()}, nil
 }
 
 // Restore reads a store that is ready: services, and registered backends with a full ttl. Records

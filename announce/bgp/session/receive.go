@@ -37,10 +37,7 @@ func (s *Session) readAll() error {
 		case message.TypeRouteRefresh:
 			if f, ok := message.ParseRouteRefresh(body); ok {
 				s.refreshed[f].Store(true)
-				select {
-				case s.refresh <- struct{}{}:
-				default: // one is pending: requests are merged
-				}
+				s.refresh.Set()
 			}
 		}
 	}

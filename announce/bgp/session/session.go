@@ -13,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/internal/parallel"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // notifyTimeout bounds the delivery of a NOTIFICATION.
@@ -55,7 +56,7 @@ type Session struct {
 	unsent    []byte     // messages
 	torn      bool       // a write ended in the middle of a message
 	refreshed [message.Families]atomic.Bool
-	refresh   chan struct{} // a family is to be sent again
+	refresh   wake.Signal   // a family is to be sent again
 	reading   chan struct{} // closed at the end of the reading goroutine; nil before its start
 }
 
@@ -63,7 +64,7 @@ type Session struct {
 // kept the routes of an earlier process.
 func New(s Settings, c net.Conn, restarted bool, routes *LocRIB, owner Owner) *Session {
 	return &Session{Settings: s, owner: owner, routes: routes, conn: c, reader: bufio.NewReaderSize(c, message.MaxSize), restarted: restarted,
-		refresh: make(chan struct{}, 1)}
+		refresh: wake.New()}
 }
 
 // NotificationReceived is the end of a session by the router's NOTIFICATION.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // Options say what to watch. Each part is optional.
@@ -46,7 +47,7 @@ func (s *Seen) Any() bool {
 // Watcher watches. A nil Watcher sees nothing. Its methods may be called concurrently.
 type Watcher struct {
 	o       Options
-	changed chan struct{}
+	changed wake.Signal
 	running sync.WaitGroup
 
 	mu      sync.Mutex
@@ -69,7 +70,7 @@ type source struct {
 
 // Open subscribes in the network namespace of the calling thread. Watching a table needs CAP_NET_ADMIN.
 func Open(o Options) (*Watcher, error) {
-	w := &Watcher{o: o, changed: make(chan struct{}, 1), authors: openAuthors()}
+	w := &Watcher{o: o, changed: wake.New(), authors: openAuthors()}
 	var groups []int
 	if o.Device != "" {
 		groups = append(groups, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
@@ -148,7 +149,7 @@ func (w *Watcher) Muted(generation func() (uint32, error), commit func() error) 
 		w.mu.Lock()
 		w.seen.touch(Author{})
 		w.mu.Unlock()
-		w.signal()
+		w.changed.Set()
 	}
 	return done
 }
@@ -260,18 +261,11 @@ func (w *Watcher) run(s *source) {
 		any := w.seen.Any()
 		w.mu.Unlock()
 		if any {
-			w.signal()
+			w.changed.Set()
 		}
 		if err != nil {
 			return
 		}
-	}
-}
-
-func (w *Watcher) signal() {
-	select {
-	case w.changed <- struct{}{}:
-	default: // the last one was not received yet
 	}
 }
 

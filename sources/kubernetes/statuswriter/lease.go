@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // The values are those of Kubernetes' own components, except that the Lease is renewed less often.
@@ -46,10 +47,10 @@ type election struct {
 	tried           func(verb string, err error) // receives the result of each request, and leaseHeld
 
 	// Only run uses these.
-	seen   time.Time     // when this state was first seen
-	read   bool          // it has been read once
-	unfit  time.Time     // since when this host is not fit; zero while it is fit
-	change chan struct{} // has an element when mine may have changed
+	seen   time.Time   // when this state was first seen
+	read   bool        // it has been read once
+	unfit  time.Time   // since when this host is not fit; zero while it is fit
+	change wake.Signal // has an element when mine may have changed
 
 	mu      sync.Mutex            // only run writes what it protects
 	known   *coordinationv1.Lease // as last read or written; nil: none
@@ -191,7 +192,7 @@ func (e *election) get(ctx context.Context) (*coordinationv1.Lease, error) {
 func (e *election) learn(lease *coordinationv1.Lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	defer e.note()
+	defer e.change.Set()
 	if lease == nil {
 		e.ours = false
 		return
@@ -237,19 +238,12 @@ func (e *election) write(ctx context.Context, lease *coordinationv1.Lease, holde
 	defer e.mu.Unlock()
 	e.known, e.seen, e.read = stored, time.Now(), true
 	e.ours, e.renewed = holder != "", began
-	e.note()
+	e.change.Set()
 	return nil
 }
 
 func (e *election) empty() *coordinationv1.Lease {
 	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: e.name}}
-}
-
-func (e *election) note() {
-	select {
-	case e.change <- struct{}{}:
-	default:
-	}
 }
 
 func holderOf(l *coordinationv1.Lease) string {

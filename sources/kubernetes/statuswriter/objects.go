@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -24,13 +25,13 @@ type Object struct {
 type Objects struct {
 	*table.Table[vip.ServiceKey, Object]
 	inTouch atomic.Bool
-	touched chan struct{} // has an element after inTouch has changed
+	touched wake.Signal // has an element after inTouch has changed
 }
 
 // NewObjects returns an empty table.
 func NewObjects() *Objects {
 	same := func(a, b Object) bool { return a.Service == b.Service && slices.Equal(a.Problems, b.Problems) }
-	return &Objects{Table: table.New(&table.Clock{}, func(o *Object) vip.ServiceKey { return o.Key }, same), touched: make(chan struct{}, 1)}
+	return &Objects{Table: table.New(&table.Clock{}, func(o *Object) vip.ServiceKey { return o.Key }, same), touched: wake.New()}
 }
 
 // Store stores the newest object of a Service.
@@ -55,10 +56,7 @@ func (o *Objects) SetInTouch(in bool) {
 	if o.inTouch.Swap(in) == in {
 		return
 	}
-	select {
-	case o.touched <- struct{}{}:
-	default:
-	}
+	o.touched.Set()
 }
 
 // InTouch returns what SetInTouch has recorded.

@@ -28,6 +28,7 @@ import (
 	"github.com/ironvip/ironvip/internal/kubeclient"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -100,7 +101,7 @@ func New(o Options) *Writer {
 		pace: rate.NewLimiter(writeRate, writeBurst), entries: map[vip.ServiceKey]*entry{}, over: make(chan withdrawn)}
 	w.troubles = newTroubles(&w.o)
 	w.election = &election{calls: w.calls, namespace: o.LeaseNamespace, name: o.LeaseName, identity: o.Identity, fit: w.able,
-		tried: func(verb string, err error) { w.troubles.elected(o.LeaseNamespace, verb, err) }, change: make(chan struct{}, 1)}
+		tried: func(verb string, err error) { w.troubles.elected(o.LeaseNamespace, verb, err) }, change: wake.New()}
 	return w
 }
 
