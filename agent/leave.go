@@ -18,6 +18,7 @@ import (
 	"github.com/ironvip/ironvip/api"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/plane"
@@ -128,7 +129,7 @@ func (a *agent) proxyOf(ctx context.Context) *proxyLeaver {
 const handshakeTime = time.Second
 
 func (l *proxyLeaver) Leave(ctx context.Context) error {
-	if !sleep(ctx, handshakeTime) {
+	if !backoff.Sleep(ctx, handshakeTime) {
 		return ctx.Err()
 	}
 	ctx, cancel := context.WithTimeout(ctx, proxyWait)
@@ -200,7 +201,7 @@ func (a *agent) leaveOthers(ctx context.Context) error {
 func (a *agent) lookFor(ctx context.Context, mode string) plane.Leaver {
 	for range firstLooks {
 		l, err := a.findLeft(ctx, mode)
-		if err == nil || errors.Is(err, fs.ErrPermission) || !sleep(ctx, lookPause) {
+		if err == nil || errors.Is(err, fs.ErrPermission) || !backoff.Sleep(ctx, lookPause) {
 			return l
 		}
 	}
@@ -222,7 +223,7 @@ func (a *agent) leave(ctx context.Context, x *leaving) {
 		}
 		a.log.Warn("state of another dataplane not removed; trying again", "dataplane", x.mode, "err", err)
 		x.state.Store(&leavingState{err: err})
-		sleep(ctx, leaveEvery)
+		backoff.Sleep(ctx, leaveEvery)
 	}
 }
 
@@ -284,7 +285,7 @@ func (a *agent) drained(ctx context.Context, x *leaving, since time.Time) (left 
 		if total(left) == 0 || !time.Now().Before(until) {
 			return left, nil
 		}
-		if !sleep(ctx, min(leaveEvery, time.Until(until))) {
+		if !backoff.Sleep(ctx, min(leaveEvery, time.Until(until))) {
 			return nil, ctx.Err()
 		}
 	}
@@ -358,14 +359,4 @@ func (a *agent) leavingChecks() []v1.Check {
 		c.Level, c.Hint = v1.LevelWarn, "it is tried again; ironvip events"
 	}
 	return []v1.Check{c}
-}
-
-// sleep waits, and returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }

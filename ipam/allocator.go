@@ -89,8 +89,8 @@ type Allocator struct {
 	// source, which is the value, has assigned the resources to them.
 	claimed map[Resource]string
 	alarms  map[string][]vip.Problem
-	freed   broadcast
-	changed broadcast // by Configure
+	freed   wake.Broadcast
+	changed wake.Broadcast // by Configure
 
 	wake wake.Signal // makes Run look at its deadlines
 }
@@ -125,8 +125,6 @@ func Prepare(store Store, cfg Config, o Options) (*Allocator, error) {
 			ports:        make(map[vip.Protocol]*pool.Ranges),
 		},
 		claimed: make(map[Resource]string),
-		freed:   newBroadcast(),
-		changed: newBroadcast(),
 		wake:    wake.New(),
 	}
 	if a.now == nil {
@@ -153,11 +151,11 @@ func (a *Allocator) Leases() table.Reader[Resource, *Lease] { return a.leases }
 
 // Freed returns a channel that is closed when something became free that a waiting service may
 // want, or when the pools change. Every such change replaces it.
-func (a *Allocator) Freed() <-chan struct{} { return a.freed.wait(&a.mu) }
+func (a *Allocator) Freed() <-chan struct{} { return a.freed.Next() }
 
 // Reconfigured returns a channel that is closed by Configure, after which any service may be
 // granted more. Every Configure replaces it.
-func (a *Allocator) Reconfigured() <-chan struct{} { return a.changed.wait(&a.mu) }
+func (a *Allocator) Reconfigured() <-chan struct{} { return a.changed.Next() }
 
 // Owns reports whether an address is leased, or in the ranges of a pool and not excluded. It costs
 // O(ranges).
@@ -212,20 +210,3 @@ func (l writeLock) LockWithin(d time.Duration) bool {
 }
 
 func (l writeLock) Unlock() { <-l }
-
-// broadcast is a channel that is closed to wake every reader, and then replaced. It is guarded by
-// Allocator.mu.
-type broadcast struct{ c chan struct{} }
-
-func newBroadcast() broadcast { return broadcast{make(chan struct{})} }
-
-func (b *broadcast) wait(mu *sync.RWMutex) <-chan struct{} {
-	mu.RLock()
-	defer mu.RUnlock()
-	return b.c
-}
-
-func (b *broadcast) send() {
-	close(b.c)
-	b.c = make(chan struct{})
-}

@@ -81,7 +81,7 @@ func (a *Allocator) record(r Resource, now *Lease) {
 		delete(a.claimed, r)
 	}
 	if old != nil && old.State == Held && old.ShareKey != "" || now == nil || now.State == Reserved || claimed {
-		a.freed.send() // the resource, ports of a shared address, or what is reserved for a service or assigned to it
+		a.freed.Send() // the resource, ports of a shared address, or what is reserved for a service or assigned to it
 	}
 }
 

@@ -133,10 +133,10 @@ func (a *Allocator) change(configured bool, do func()) {
 	do()
 	a.rebuild()
 	if configured {
-		a.changed.send()
+		a.changed.Send()
 	}
 	if configured || !a.guard.Same(former) {
-		a.freed.send()
+		a.freed.Send()
 		a.wake.Set()
 	}
 }

@@ -62,7 +62,7 @@ var only = map[string][]string{
 	"announce/bgp/message":    {},
 	"announce/bgp/session":    {"announce", "announce/bgp/message", "announce/bgp/transport", "internal/parallel", "internal/table", "internal/wake"},
 	"announce/bgp/transport":  {"announce", "announce/bgp/message", "internal/sockopt"},
-	"announce/bgp/unnumbered": {"internal/backoff", "internal/parallel", "internal/sockopt"},
+	"announce/bgp/unnumbered": {"internal/backoff", "internal/parallel", "internal/sockopt", "internal/wake"},
 	"announce/routes":         {"internal/netlink", "plane/reconcile", "internal/table", "vip"},
 	"announce/heartbeat":      {"announce"},
 	"health/share":            {"vip", "health/probe", "internal/backoff", "internal/delayqueue", "internal/table", "internal/tomlfile", "fleet", "internal/parallel", "internal/wake"},

@@ -28,11 +28,7 @@ func (m *Member) Elected() string {
 }
 
 // Changed returns a channel that is closed when Mine or Elected changes. Every change replaces it.
-func (m *Member) Changed() <-chan struct{} {
-	m.session.mu.Lock()
-	defer m.session.mu.Unlock()
-	return m.session.changed
-}
+func (m *Member) Changed() <-chan struct{} { return m.session.changed.Next() }
 
 // leaderValue is what the leader's key has. Every host follows that key.
 type leaderValue struct {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 const (
@@ -27,8 +28,8 @@ type presence struct {
 	there int // at the last list; 0 before the second one
 	seen  map[string]time.Duration
 
-	lists  [2][]string   // the newest lists, the newest one first; nil before the first one
-	listed chan struct{} // closed when there is another list
+	lists  [2][]string    // the newest lists, the newest one first; nil before the first one
+	listed wake.Broadcast // when there is another list
 }
 
 // Present returns the names of the nodes that were present at one of the two newest lists, in no
@@ -48,7 +49,7 @@ func (m *Member) Present() (names map[string]bool, sure bool, listed <-chan stru
 			names[name] = true
 		}
 	}
-	return names, p.lists[1] != nil, p.listed
+	return names, p.lists[1] != nil, p.listed.Next()
 }
 
 // vanished reports whether a node of the list before the newest one is missing.
@@ -96,15 +97,7 @@ func (p *presence) add(passed time.Duration, there []string) {
 		p.there = len(there)
 	}
 	p.lists = [2][]string{there, p.lists[0]}
-	p.wake()
-}
-
-// wake tells those that wait for a list. The caller holds mu.
-func (p *presence) wake() {
-	if p.listed != nil {
-		close(p.listed)
-	}
-	p.listed = make(chan struct{})
+	p.listed.Send()
 }
 
 func (p *presence) reset() {
@@ -112,7 +105,7 @@ func (p *presence) reset() {
 	defer p.mu.Unlock()
 	p.now, p.there, p.seen = 0, 0, map[string]time.Duration{}
 	p.lists = [2][]string{}
-	p.wake()
+	p.listed.Send()
 }
 
 // watchPresence lists the keys of the nodes while this host is the leader. A node's key exists

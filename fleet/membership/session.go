@@ -13,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // A host is in the fleet while its session in Consul holds two locks: on hosts/<id>, for the
@@ -54,14 +55,14 @@ type session struct {
 	since     uint64    // the index at which it took the leader's key
 	wasLeader bool      // Mine, as published last
 	leader    string    // the leader's node name
-	changed   chan struct{}
+	changed   wake.Broadcast
 	info      func() Node
 	hosts     int                // of the fleet, as in the leader's key
 	held      context.CancelFunc // ends the blocking query for that key; nil if there is none
 }
 
 func newSession() *session {
-	return &session{holder: make(chan string, 1), own: map[string]bool{}, changed: make(chan struct{})}
+	return &session{holder: make(chan string, 1), own: map[string]bool{}}
 }
 
 // valid reports whether the session surely lives, with mu held. The clock is monotonic: a
@@ -76,8 +77,7 @@ func (s *session) set(change func()) {
 	change()
 	if mine := s.mine(); mine != s.wasLeader || leader != s.leader {
 		s.wasLeader = mine
-		close(s.changed)
-		s.changed = make(chan struct{})
+		s.changed.Send()
 	}
 }
 

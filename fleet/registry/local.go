@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -27,7 +28,7 @@ type Local[V any] struct {
 
 	mu       sync.Mutex
 	damaged  map[string]struct{} // keys of values that can't be read, until they are replaced or removed
-	repaired chan struct{}       // closed when a damaged value was replaced or removed
+	repaired wake.Broadcast      // when a damaged value was replaced or removed
 	versions map[string]uint64
 	writing  map[string]int // keys that are being written: the disk may be newer than versions
 	written  *sync.Cond     // with mu: a key is no longer being written
@@ -37,7 +38,7 @@ type Local[V any] struct {
 
 // NewLocal reads the bucket. Unreadable values become Problems. An error concerns the whole bucket.
 func NewLocal[V any](bucket Bucket[V]) (*Local[V], error) {
-	l := &Local[V]{bucket: bucket, versions: map[string]uint64{}, writing: map[string]int{}, damaged: map[string]struct{}{}, repaired: make(chan struct{})}
+	l := &Local[V]{bucket: bucket, versions: map[string]uint64{}, writing: map[string]int{}, damaged: map[string]struct{}{}}
 	l.written = sync.NewCond(&l.mu)
 	all, err := bucket.All()
 	if err != nil {
@@ -157,8 +158,7 @@ func (l *Local[V]) Commit(_ context.Context, batches []*Batch[V]) error {
 	for _, e := range written {
 		if _, was := l.damaged[e.Key]; was {
 			delete(l.damaged, e.Key)
-			close(l.repaired)
-			l.repaired = make(chan struct{})
+			l.repaired.Send()
 		}
 		if e.Written = 0; e.Value == nil {
 			delete(l.versions, e.Key)
@@ -200,9 +200,7 @@ var always = func() <-chan struct{} {
 
 // Stale implements Store.
 func (l *Local[V]) Stale() (string, <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return "", l.repaired
+	return "", l.repaired.Next()
 }
 
 // Problems implements Store.

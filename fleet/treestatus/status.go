@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet/membership"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -23,19 +24,13 @@ type Status struct {
 	since     time.Time
 	touch     chan struct{} // closed while in touch
 	problems  map[string]vip.Problem
-	changed   chan struct{}
+	changed   wake.Broadcast
 }
 
 // New returns the status of a copy that has not been read.
 func New() *Status {
 	return &Status{stale: "not read yet", since: time.Now(), touch: make(chan struct{}),
-		problems: map[string]vip.Problem{}, changed: make(chan struct{})}
-}
-
-// wake wakes the readers. The caller holds mu.
-func (s *Status) wake() {
-	close(s.changed)
-	s.changed = make(chan struct{})
+		problems: map[string]vip.Problem{}}
 }
 
 // why is why the tables may be old and can't be written, "" when they are current. The caller
@@ -61,7 +56,7 @@ func (s *Status) update(change func()) (before, after string) {
 		close(s.touch)
 	}
 	if before != after {
-		s.wake()
+		s.changed.Send()
 	}
 	return before, after
 }
@@ -111,7 +106,7 @@ func (s *Status) SetProblem(name string, p vip.Problem) {
 	} else {
 		s.problems[name] = p
 	}
-	s.wake()
+	s.changed.Send()
 }
 
 // Problems returns the problems of the tree as a whole, unordered.
@@ -122,11 +117,7 @@ func (s *Status) Problems() []vip.Problem {
 }
 
 // Notify wakes the readers after a change of problems that the copy keeps itself.
-func (s *Status) Notify() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.wake()
-}
+func (s *Status) Notify() { s.changed.Send() }
 
 // Duplicate returns which other live host has this host's id or name, or nil.
 func (s *Status) Duplicate() *membership.DuplicateNodeError {
@@ -145,8 +136,4 @@ func (s *Status) Stale() (why, advice string, since time.Time) {
 }
 
 // Changed returns a channel that is closed when the status changes. Every change replaces it.
-func (s *Status) Changed() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.changed
-}
+func (s *Status) Changed() <-chan struct{} { return s.changed.Next() }

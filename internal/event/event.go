@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // MaxAlike is the most events with the same kind, service and object in a log. So a service that
@@ -40,7 +42,7 @@ type Log struct {
 	alike      map[subject]*history
 	namespaces map[string]int // how many of events each namespace has
 	next       uint64         // ID of the next event
-	changed    chan struct{}
+	changed    wake.Broadcast
 }
 
 // namespaceOf returns the namespace of a service of an event, as vip.ServiceKey.String writes it: "" for no
@@ -68,7 +70,7 @@ type history struct {
 // so that a reader can continue after an event of an earlier run of the agent.
 func NewLog(size int, now func() time.Time) *Log {
 	first := uint64(now().UnixMicro())
-	return &Log{now: now, size: size, first: first, events: list.New(), alike: map[subject]*history{}, namespaces: map[string]int{}, next: first, changed: make(chan struct{})}
+	return &Log{now: now, size: size, first: first, events: list.New(), alike: map[subject]*history{}, namespaces: map[string]int{}, next: first}
 }
 
 // Issued reports whether id is that of an event of this log, which may have removed it.
@@ -106,8 +108,7 @@ func (l *Log) Add(e Event) {
 	if l.events.Len() > l.size {
 		l.shrink()
 	}
-	close(l.changed)
-	l.changed = make(chan struct{})
+	l.changed.Send()
 }
 
 // shrink removes the oldest event of the namespace with the most; of several such namespaces, the oldest event of all.
@@ -144,5 +145,5 @@ func (l *Log) Since(id uint64) ([]Event, <-chan struct{}) {
 		out = append(out, *at.Value.(*Event))
 	}
 	slices.Reverse(out)
-	return out, l.changed
+	return out, l.changed.Next()
 }

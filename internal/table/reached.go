@@ -3,6 +3,8 @@ package table
 import (
 	"context"
 	"sync"
+
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // Reached is how far a reader of tables is: a growing revision that callers can wait for. The zero value
@@ -10,7 +12,7 @@ import (
 type Reached struct {
 	mu      sync.Mutex
 	rev     uint64
-	changed chan struct{} // closed at the next change; nil without waiters
+	changed wake.Broadcast
 }
 
 // Set raises the revision. An older one has no effect.
@@ -21,10 +23,7 @@ func (r *Reached) Set(rev uint64) {
 		return
 	}
 	r.rev = rev
-	if r.changed != nil {
-		close(r.changed)
-		r.changed = nil
-	}
+	r.changed.Send()
 }
 
 // Wait waits until rev is reached. It returns the context's error.
@@ -35,10 +34,7 @@ func (r *Reached) Wait(ctx context.Context, rev uint64) error {
 			r.mu.Unlock()
 			return nil
 		}
-		if r.changed == nil {
-			r.changed = make(chan struct{})
-		}
-		changed := r.changed
+		changed := r.changed.Next()
 		r.mu.Unlock()
 		select {
 		case <-ctx.Done():

@@ -50,7 +50,7 @@ func (s *Store) Commit(ctx context.Context, ops []ipam.Op) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		changed := s.changes.next() // before looking
+		changed := s.changes.Next() // before looking
 		groups, later, behind := s.plan(pending)
 		wrote, again, err := s.write(ctx, until, groups)
 		stored = stored || wrote

@@ -25,6 +25,7 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/internal/leasetable"
 	"github.com/ironvip/ironvip/vip"
@@ -55,7 +56,7 @@ type Store struct {
 	fences   table.Reader[string, fleet.Entry] // the folder of holdings, readable or not
 	holdings *fleet.Collection[holdings]
 
-	changes bell // of entries and fences
+	changes wake.Broadcast // of entries and fences
 
 	mu        sync.Mutex
 	feed      *table.Feed[string, fleet.Entry]
@@ -81,8 +82,9 @@ func New(tree *fleet.Tree) *Store {
 		mismatch: make(map[vip.ServiceKey]mismatch),
 		chunk:    maxChunk,
 	}
-	s.entries.Track(s.changes.ring)
-	s.fences.Track(s.changes.ring)
+	ring := func(*fleet.Entry, bool) { s.changes.Send() }
+	s.entries.Track(ring)
+	s.fences.Track(ring)
 	return s
 }
 
@@ -135,36 +137,10 @@ func (f feed) TryNext() ([]ipam.LeaseChange, <-chan struct{}) {
 	s := f.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	more := s.changes.next() // before looking
+	more := s.changes.Next() // before looking
 	s.sync()
 	changes, _ := f.Feed.TryNext()
 	return changes, more
-}
-
-// bell wakes those that wait for a change of one of several tables.
-type bell struct {
-	mu sync.Mutex
-	c  chan struct{} // nil while nobody waits
-}
-
-// next returns a channel that is closed at the next change.
-func (b *bell) next() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.c == nil {
-		b.c = make(chan struct{})
-	}
-	return b.c
-}
-
-// ring is called with each change.
-func (b *bell) ring(*fleet.Entry, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.c != nil {
-		close(b.c)
-		b.c = nil
-	}
 }
 
 func (s *Store) await(ctx context.Context) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/sockopt"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // Discovery finds the router at the other end of an interface. Create one with New and start Run.
@@ -21,7 +22,7 @@ type Discovery struct {
 	mu    sync.Mutex
 	addr  netip.Addr // of the router, with the zone; invalid: unknown
 	err   error      // why it is unknown
-	found chan struct{}
+	found wake.Broadcast
 }
 
 const (
@@ -38,7 +39,7 @@ const (
 
 // New returns the discovery on the interface with a name, which need not exist.
 func New(name string) *Discovery {
-	return &Discovery{name: name, found: make(chan struct{}), err: fmt.Errorf("interface %s not read yet", name)}
+	return &Discovery{name: name, err: fmt.Errorf("interface %s not read yet", name)}
 }
 
 // Router returns the router's link-local address. It waits a while for it.
@@ -47,7 +48,7 @@ func (d *Discovery) Router(ctx context.Context) (netip.Addr, error) {
 	defer timer.Stop()
 	for {
 		d.mu.Lock()
-		addr, err, found := d.addr, d.err, d.found
+		addr, err, found := d.addr, d.err, d.found.Next()
 		d.mu.Unlock()
 		if addr.IsValid() {
 			return addr, nil
@@ -66,8 +67,7 @@ func (d *Discovery) set(addr netip.Addr, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if addr.IsValid() && addr != d.addr {
-		close(d.found)
-		d.found = make(chan struct{})
+		d.found.Send()
 	}
 	d.addr, d.err = addr, err
 }
