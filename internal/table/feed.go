@@ -61,7 +61,7 @@ func (f *Feed[K, V]) poll() ([]Change[V], <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f.at == nil {
-		return nil, t.next()
+		return nil, t.changed.Next()
 	}
 	ahead := 0
 	for n := f.at.next; n != &t.order && ahead < chunk; n = n.next {
@@ -80,7 +80,7 @@ func (f *Feed[K, V]) poll() ([]Change[V], <-chan struct{}) {
 		f.seen = t.rev // the last change may have been a deletion that is long buried
 	}
 	t.bury()
-	return batch, t.next()
+	return batch, t.changed.Next()
 }
 
 // Close removes the feed from the table. A waiting Next returns when its context ends; later calls

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // Clock assigns revisions. Revisions of tables with the same clock are comparable. The zero Clock
@@ -92,7 +94,7 @@ type Table[K comparable, V any] struct {
 	sums       []*sum[V]
 	trackers   []func(v *V, deleted bool)
 	rev        uint64
-	changed    chan struct{} // nil until a reader waits
+	changed    wake.Broadcast
 
 	pending int // initializers still running
 	ready   chan struct{}
@@ -217,7 +219,7 @@ func (t *Table[K, V]) add(n *node[V]) {
 	t.rows[t.key(&n.row.Value)] = n
 	t.count(n, 1)
 	t.track(n, false)
-	t.wake()
+	t.changed.Send()
 }
 
 // Delete removes the row at k and reports whether it existed.
@@ -240,7 +242,7 @@ func (t *Table[K, V]) Delete(k K) bool {
 		t.rev = t.clock.now.Add(1)
 	}
 	t.track(former, true)
-	t.wake()
+	t.changed.Send()
 	return true
 }
 
@@ -276,22 +278,6 @@ func (t *Table[K, V]) track(n *node[V], deleted bool) {
 	for _, f := range t.trackers {
 		f(&n.row.Value, deleted)
 	}
-}
-
-// wake wakes the waiting readers. It costs nothing without any. The caller holds mu.
-func (t *Table[K, V]) wake() {
-	if t.changed != nil {
-		close(t.changed)
-		t.changed = nil
-	}
-}
-
-// next returns the channel that is closed at the next change. The caller holds mu.
-func (t *Table[K, V]) next() <-chan struct{} {
-	if t.changed == nil {
-		t.changed = make(chan struct{})
-	}
-	return t.changed
 }
 
 // Get implements Reader.
@@ -356,5 +342,5 @@ func (t *Table[K, V]) Revision() uint64 {
 func (t *Table[K, V]) Changed() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.next()
+	return t.changed.Next()
 }
