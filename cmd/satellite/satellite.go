@@ -12,7 +12,7 @@ import (
 	"github.com/ironvip/ironvip/internal/mirror"
 )
 
-// Exit codes, as those of ironvip.
+// Exit codes, which those of ironvip begin with.
 const (
 	ExitOK     = 0
 	ExitFailed = 1

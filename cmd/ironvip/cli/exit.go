@@ -17,14 +17,15 @@ import (
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/cmd/satellite"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // The exit codes. Scripts rely on them, so their meanings never change.
 const (
-	ExitOK           = 0
-	ExitError        = 1
-	ExitUsage        = 2
+	ExitOK           = satellite.ExitOK
+	ExitError        = satellite.ExitFailed
+	ExitUsage        = satellite.ExitUsage
 	ExitDegraded     = 3 // it works, but not as intended
 	ExitNotFound     = 4
 	ExitConflict     = 5 // another source or host owns it, or changed it meanwhile
