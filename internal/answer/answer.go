@@ -105,7 +105,7 @@ func CheckProtobuf(message []byte, items int, most int64) error {
 const deepest = 16
 
 // fields returns what is left of a size without the fields of a message, or of anything else: a text is no message after
-// a few bytes. What a decoder would refuse at the end counts, because it allocates first.
+// a few bytes. A message that a decoder would refuse at its end counts: the decoder allocates first.
 func fields(message []byte, items int, left int64) int64 {
 	for len(message) > 0 && left >= 0 {
 		number, kind, n := protowire.ConsumeTag(message)

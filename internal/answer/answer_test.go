@@ -64,7 +64,7 @@ func TestCheckJSON(t *testing.T) {
 	expect.Equal(t, parts.size, int64(size), "the size of its parts")
 }
 
-// What a decoder would refuse at its end counts.
+// A message that a decoder would refuse at its end counts.
 func TestCheckProtobuf(t *testing.T) {
 	list := "\x12\x04" + "\x12\x00" + "\x12\x00" // an envelope with two items
 	const size = 6 + ofField + 2*ofItem

@@ -298,7 +298,7 @@ func TestAnAnswerHasAnEnd(t *testing.T) {
 	}
 }
 
-// What is decoded takes no more memory than its estimate, which has a limit: many empty objects are the worst.
+// A decoded answer takes no more memory than its estimate, which has a limit: many empty objects are the worst.
 func TestWhatAnAnswerTakes(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, group := range groups {
