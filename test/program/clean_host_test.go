@@ -47,7 +47,7 @@ func TestCleanWithoutIPVS(t *testing.T) {
 	clean := []string{bin(t), "dataplane", "clean", "--config", h.dir}
 	inside(0, "nft", "add", "table", "inet", "neighbour")
 	before := inside(0, "nft", "list", "ruleset")
-	mentions(t, "nothing there", inside(0, clean...), "no IPVS", "there can be no IPVS services of ours", "nothing to remove")
+	mentions(t, "nothing there", inside(0, clean...), "no IPVS", "nothing of the ipvs dataplane can be there", "nothing to remove")
 	inside(0, "nft", "add", "table", "inet", "ironvip")
 	mentions(t, "dry run", inside(10, append(clean, "--dry-run")...), "inet ironvip")
 	mentions(t, "clean", inside(0, clean...), "inet ironvip", "removed 1 object")
