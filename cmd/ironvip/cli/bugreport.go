@@ -54,19 +54,30 @@ var reportCommands = []struct {
 	{"events.json", "events -o json", ""},
 }
 
-// reportPrograms are the programs whose output is in a bug report.
-var reportPrograms = []struct {
+// reportProgram is a program whose output is in a bug report.
+type reportProgram struct {
 	file string
 	args []string
-}{
+}
+
+// reportPrograms are these programs, and nft for the tables of each dataplane.
+var reportPrograms = slices.Concat(reportTables(), []reportProgram{
 	{"uname.txt", []string{"uname", "-a"}},
 	{"journal.txt", []string{"journalctl", "--no-pager", "-o", "short-iso-precise", "-n", "20000", "--since", "-2d", "-u", "ironvip", "-u", "ironvip-announcer", "-u", "ironvip-proxy"}},
 	{"units.txt", []string{"systemctl", "--no-pager", "show", "ironvip", "ironvip-announcer", "ironvip-proxy", "-p", "Id,ActiveState,SubState,Result,NRestarts,MemoryCurrent,CPUUsageNSec,ExecMainStatus"}},
 	{"ipvs.txt", []string{"ipvsadm", "-Ln", "--stats"}},
-	{"nftables.txt", []string{"nft", "list", "table", "inet", "ironvip"}},
 	{"addresses.txt", []string{"ip", "addr"}},
 	{"routes.txt", []string{"ip", "route", "show", "table", "all"}},
 	{"routes6.txt", []string{"ip", "-6", "route", "show", "table", "all"}},
+})
+
+func reportTables() (out []reportProgram) {
+	for _, k := range configs.Dataplanes {
+		for _, table := range k.TablesOf(configs.DefaultDevice) {
+			out = append(out, reportProgram{"nftables-" + table + ".txt", []string{"nft", "list", "table", "inet", table}})
+		}
+	}
+	return out
 }
 
 func (a *app) bugreportCommand() *cobra.Command {
