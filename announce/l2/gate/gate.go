@@ -279,10 +279,11 @@ func (g *Gate) putMine(typ uint16, all []netip.Addr) {
 	}
 }
 
-// putAlive adds the interfaces for the time that is left, or deletes them.
+// putAlive adds the interfaces for the time that is left, or deletes them. Less than a millisecond is no time: the kernel would
+// round it up.
 func (g *Gate) putAlive(typ uint16, left time.Duration) {
 	adding := typ == unix.NFT_MSG_NEWSETELEM
-	if len(g.alive) == 0 || adding && left <= 0 {
+	if len(g.alive) == 0 || adding && left < time.Millisecond {
 		return
 	}
 	list := g.x.BeginElements(typ, unix.NLM_F_CREATE, TableName, setAlive)
