@@ -110,13 +110,13 @@ func chooseMode(mode, role, before string, check func(mode string) []host.Findin
 		}
 		return choice{Mode: mode, Why: "the configuration asks for it"}, nil
 	}
+	if configs.DataplaneOf(before) == nil { // of another version
+		before = ""
+	}
 	var out choice
 	var reasons []string
 	for _, k := range configs.Dataplanes {
 		m := k.Mode
-		if k.Manual {
-			continue
-		}
 		found := check(m)
 		missing := host.Err(found)
 		switch {

@@ -42,6 +42,7 @@ func TestChooseMode(t *testing.T) {
 		{"auto", "", "nft", has, "nft", too, ""},
 		{"auto", "", "proxy", has, "proxy", too, ""},
 		{"auto", "", "nft", noIPVS, "nft", ipvsNo, ""},
+		{"auto", "", "of a later version", has, "ipvs", all, ""},
 		{"auto", "", "proxy", noIPVS, "proxy", ipvsNo + `; this host ran it before; nft can run, too: dataplane.mode = "nft" selects it`, ""},
 		{"auto", "", "nft", noNFT, "ipvs", "nft, which this host ran before, can't run any more", ""},
 		{"auto", "", "ipvs", noIPVS, "nft", ipvsNo + "; ipvs, which this host ran before, can't run any more", ""},

@@ -18,7 +18,6 @@ import (
 // Kind describes a dataplane. Only Mode and Open are required.
 type Kind struct {
 	Mode       string // selects it as dataplane.mode
-	Manual     bool   // mode auto doesn't select it
 	RealServer bool   // it can run on a real server
 	// Userspace says that it forwards with the sockets of a process, which ends the connections with it. BeforeSockets says
 	// that it takes the packets of its frontends before any socket gets them.

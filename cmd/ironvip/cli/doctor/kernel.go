@@ -128,7 +128,7 @@ func modeOf(h Host, w Want) string {
 	if w.Mode != configs.ModeAuto {
 		return w.Mode
 	}
-	i := slices.IndexFunc(configs.Dataplanes, func(k *plane.Kind) bool { return !k.Manual && (k.Needs == nil || host.Err(h.Needs(k)) == nil) })
+	i := slices.IndexFunc(configs.Dataplanes, func(k *plane.Kind) bool { return k.Needs == nil || host.Err(h.Needs(k)) == nil })
 	return configs.Dataplanes[i].Mode // userspace needs nothing
 }
 
