@@ -17,7 +17,7 @@ import (
 type Node struct {
 	Name      string `json:"name"`
 	Version   string `json:"version,omitempty"`   // of ironvip
-	Dataplane string `json:"dataplane,omitempty"` // "ipvs", "proxy"
+	Dataplane string `json:"dataplane,omitempty"` // its mode, such as "ipvs"
 	Services  int    `json:"services"`
 	Frontends int    `json:"frontends"`
 	Revision  uint64 `json:"revision"` // of the host's own tables: the newest that its dataplane has
