@@ -157,6 +157,7 @@ func (h *host) launch() {
 		start()
 	}
 	if err != nil {
+		h.cmd = nil // there is nothing to stop
 		h.t.Fatal(err)
 	}
 	h.done = make(chan error, 1)
