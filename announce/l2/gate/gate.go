@@ -200,7 +200,7 @@ func (g *Gate) Refresh(ctx context.Context, until time.Time, interfaces ...int) 
 	}
 	left := time.Until(until)
 	g.begin()
-	if gone {
+	if gone || left < leastTime { // a deletion fails if the element has expired, and none is added before it
 		g.x.Flush(TableName, setAlive)
 	} else {
 		g.putAlive(unix.NFT_MSG_NEWSETELEM, left)
@@ -279,11 +279,13 @@ func (g *Gate) putMine(typ uint16, all []netip.Addr) {
 	}
 }
 
-// putAlive adds the interfaces for the time that is left, or deletes them. Less than a millisecond is no time: the kernel would
-// round it up.
+// leastTime is the unit of the kernel's timeouts. Less is no time: it would be rounded up.
+const leastTime = time.Millisecond
+
+// putAlive adds the interfaces for the time that is left, or deletes them.
 func (g *Gate) putAlive(typ uint16, left time.Duration) {
 	adding := typ == unix.NFT_MSG_NEWSETELEM
-	if len(g.alive) == 0 || adding && left < time.Millisecond {
+	if len(g.alive) == 0 || adding && left < leastTime {
 		return
 	}
 	list := g.x.BeginElements(typ, unix.NLM_F_CREATE, TableName, setAlive)
