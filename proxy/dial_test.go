@@ -247,7 +247,7 @@ func TestCostOfAConnection(t *testing.T) {
 	connect := func() {
 		ends := must.Get(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0))(t)
 		n := front.tally.connections.Load()
-		front.welcome(newSocket(ends[0]), netip.MustParseAddrPort("127.0.0.1:1"))
+		front.welcome(newSocket(ends[0]), netip.MustParseAddrPort("127.0.0.1:1"), p.loops.least())
 		for front.tally.connections.Load() == n {
 			runtime.Gosched()
 		}

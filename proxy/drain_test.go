@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/inherit"
@@ -23,7 +22,7 @@ func TestDrain(t *testing.T) {
 	held, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}) // answers when the test wants
 	must.Succeed(t, err)
 	defer held.Close()
-	first := &sockets.Set{Freebind: true}
+	first := NewSockets()
 	old := newTarget(t, Options{Sockets: first})
 	tcp, udp := freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.2", vip.UDP)
 	old.must(onVIP(tcp, vip.RoundRobin, a))

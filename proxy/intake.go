@@ -14,21 +14,33 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 )
 
-// intake takes what arrives at a listening socket, clients of TCP or datagrams, in a loop. Its methods may be
-// called concurrently.
+// intake takes what arrives at a listening socket: clients of TCP, in every loop, or datagrams, in one. Its methods may
+// be called concurrently.
 type intake struct {
-	raw    syscall.RawConn
-	socket *socket    // the listening socket, which the intake doesn't close
-	loop   *eventLoop // nil before start
+	raw    syscall.RawConn // of the listening socket, which the intake doesn't close
+	single bool            // one loop takes, so that datagrams keep their order
+	loops  *eventLoops     // nil before start
 	ended  atomic.Bool
 
-	take   func() error // takes one client or datagram, or returns EAGAIN without one. It must not block
-	failed func(error)  // called with an error that passes
-	died   func(error)  // called with the last error
+	take   func(*eventLoop) error // takes one client or datagram, or returns EAGAIN without one. It must not block
+	failed func(error)            // called with an error that passes
+	died   func(error)            // called with the last error
 
-	taking sync.Mutex // held while something is taken
+	taking sync.RWMutex // held for reading while something is taken
+
+	mu     sync.Mutex
+	doors  []*door // none: nothing is taken
+	rested atomic.Bool
 	pause  backoff.Backoff
-	resume time.Time // nothing is taken before
+}
+
+// door is the place of the listening socket in one loop, whose goroutine has most and turn.
+type door struct {
+	in     *intake
+	loop   *eventLoop
+	socket *socket
+	most   int   // to take in a turn
+	turn   int64 // of the loop, at the last event
 }
 
 // takenPerTurn bounds what is taken before the loop's connections have their turn.
@@ -42,17 +54,14 @@ func newIntake(of syscall.Conn, failed, died func(error)) (*intake, error) {
 	return &intake{raw: raw, failed: failed, died: died, pause: newBackoff()}, nil
 }
 
-// newAcceptor returns the intake of a TCP listener. It calls welcome with each client, which must not block.
-func newAcceptor(of syscall.Conn, welcome func(client *socket, peer netip.AddrPort), failed, died func(error)) (*intake, error) {
+// newAcceptor returns the intake of a TCP listener. It calls welcome with each client and the loop that has
+// accepted it, which must not block.
+func newAcceptor(of syscall.Conn, welcome func(client *socket, peer netip.AddrPort, by *eventLoop), failed, died func(error)) (*intake, error) {
 	in, err := newIntake(of, failed, died)
 	if err != nil {
 		return nil, err
 	}
-	if err := in.raw.Control(func(fd uintptr) { prepare(int(fd)) }); err != nil {
-		return nil, err
-	}
-	inherits := false // clients have the options of the listener: those before may have arrived before these were set
-	in.take = func() (err error) {
+	in.take = func(loop *eventLoop) (err error) {
 		var client int
 		var peer unix.Sockaddr
 		if closed := in.raw.Control(func(fd uintptr) {
@@ -62,14 +71,11 @@ func newAcceptor(of syscall.Conn, welcome func(client *socket, peer netip.AddrPo
 		}
 		switch {
 		case errors.Is(err, unix.EAGAIN):
-			inherits = true
 			return err
 		case err != nil:
 			return os.NewSyscallError("accept", err)
-		case !inherits:
-			prepare(client)
 		}
-		welcome(newSocket(client), addrPortOf(peer))
+		welcome(newSocket(client), addrPortOf(peer), loop)
 		return nil
 	}
 	return in, nil
@@ -82,7 +88,8 @@ func newReceiver(of syscall.Conn, deliver func(client netip.AddrPort, data, cont
 	if err != nil {
 		return nil, err
 	}
-	in.take = func() (err error) {
+	in.single = true
+	in.take = func(*eventLoop) (err error) {
 		buf := datagrams.Get().(*[maxDatagram]byte)
 		defer datagrams.Put(buf)
 		var control [128]byte
@@ -104,72 +111,126 @@ func newReceiver(of syscall.Conn, deliver func(client netip.AddrPort, data, cont
 
 // start begins to take what arrives, and what has arrived before.
 func (in *intake) start(loops *eventLoops) error {
-	loop, err := loops.pick()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.loops = loops
+	return in.open()
+}
+
+// open enters the listening socket into loops. The caller holds mu.
+func (in *intake) open() error {
+	if in.ended.Load() {
+		return nil
+	}
+	loops, err := in.loops.begin()
 	if err != nil {
 		return err
 	}
-	if closed := in.raw.Control(func(fd uintptr) {
-		in.loop, in.socket = loop, newSocket(int(fd))
-		if err = loop.add(in.socket, in); err != nil {
-			in.loop = nil
+	if in.single {
+		loops = []*eventLoop{in.loops.least()}
+	}
+	for _, loop := range loops {
+		d := &door{in: in, loop: loop, most: 1}
+		if closed := in.raw.Control(func(fd uintptr) {
+			d.socket = newSocket(int(fd))
+			err = loop.report(arrivals, d.socket, d)
+		}); closed != nil {
+			err = closed
 		}
-	}); closed != nil {
-		return closed
-	}
-	return err
-}
-
-// ready implements watcher.
-func (in *intake) ready(*socket, uint32) {
-	in.taking.Lock()
-	defer in.taking.Unlock()
-	if time.Now().Before(in.resume) {
-		return
-	}
-	switch err := in.takeAll(); {
-	case err == nil, in.ended.Load():
-	case passes(err):
-		in.failed(err)
-		wait := in.pause.Next()
-		in.resume = time.Now().Add(wait)
-		time.AfterFunc(wait, in.again)
-	default:
-		in.stop()
-		in.died(err)
-	}
-}
-
-// takeAll takes all that has arrived. Clients left at its bound are an event after those of other sockets.
-func (in *intake) takeAll() error {
-	for range takenPerTurn {
-		if in.ended.Load() {
-			return nil
-		}
-		switch err := in.take(); {
-		case errors.Is(err, unix.EAGAIN):
-			return nil
-		case err != nil:
+		if err != nil {
+			in.shut()
 			return err
 		}
-		in.pause.Reset()
+		in.doors = append(in.doors, d)
 	}
-	in.again()
 	return nil
 }
 
-// again reports what has arrived as an event.
-func (in *intake) again() {
-	_ = in.raw.Control(func(uintptr) { in.loop.again(in.socket) })
+// shut removes the listening socket from the loops. Closing it would not: another process may have it. The caller holds
+// mu.
+func (in *intake) shut() {
+	for _, d := range in.doors {
+		_ = in.raw.Control(func(fd uintptr) { _ = unix.EpollCtl(d.loop.fd, unix.EPOLL_CTL_DEL, int(fd), nil) })
+		d.loop.forget(d.socket)
+	}
+	in.doors = nil
 }
 
-// stop removes the listening socket from the loop. Closing it would not: another process may have it. It may be
-// called before start.
-func (in *intake) stop() {
-	if in.ended.Swap(true) || in.loop == nil {
+// ready implements watcher. The first client of a burst is taken alone, which costs one call; if there are more, the
+// next turns take more.
+func (d *door) ready(*socket, uint32) {
+	if d.loop.turns == d.turn+1 {
+		d.most = min(2*d.most, takenPerTurn)
+	} else {
+		d.most = 1
+	}
+	d.turn = d.loop.turns
+	d.in.takeUpTo(d.most, d.loop)
+}
+
+// takeUpTo takes what has arrived. More than most is an event of the next turn.
+func (in *intake) takeUpTo(most int, by *eventLoop) {
+	in.taking.RLock()
+	defer in.taking.RUnlock()
+	for range most {
+		if in.ended.Load() {
+			return
+		}
+		switch err := in.take(by); {
+		case err == nil:
+			in.works()
+		case errors.Is(err, unix.EAGAIN), in.ended.Load():
+			return
+		case passes(err):
+			in.rest(err)
+			return
+		default:
+			in.stop()
+			in.died(err)
+			return
+		}
+	}
+}
+
+// rest takes nothing for a while, after an error that passes.
+func (in *intake) rest(err error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if len(in.doors) == 0 { // another loop had an error as well
 		return
 	}
-	_ = in.raw.Control(func(fd uintptr) { _ = unix.EpollCtl(in.loop.fd, unix.EPOLL_CTL_DEL, int(fd), nil) })
-	in.loop.forget(in.socket)
+	in.failed(err)
+	in.shut()
+	in.rested.Store(true)
+	time.AfterFunc(in.pause.Next(), in.resume)
+}
+
+func (in *intake) resume() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if err := in.open(); err != nil {
+		in.failed(err)
+		time.AfterFunc(in.pause.Next(), in.resume)
+	}
+}
+
+// works makes the next pause short again.
+func (in *intake) works() {
+	if in.rested.Load() {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		in.rested.Store(false)
+		in.pause.Reset()
+	}
+}
+
+// stop ends the taking. It may be called before start.
+func (in *intake) stop() {
+	if !in.ended.Swap(true) {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		in.shut()
+	}
 }
 
 // halt is stop, and returns when nothing is taken any more.

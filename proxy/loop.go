@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,15 +14,14 @@ import (
 )
 
 // eventLoops are the epoll loops that take what arrives at listeners and relay TCP connections. They start with the
-// first listeners. A listener or connection belongs to one loop, which calls it when one of its sockets is
-// ready. It has no goroutine of its own. Go's own poller would wake a goroutine for each message, and
+// first listeners. A connection belongs to one loop, which calls it when one of its sockets is ready; a TCP listener is
+// in all of them. Neither has a goroutine of its own. Go's own poller would wake a goroutine for each message, and
 // keep two stacks for each idle connection. The zero value is ready. Its methods may be called concurrently.
 type eventLoops struct {
 	held chan struct{} // closed when the loops may begin; nil: from the beginning
 
 	mu     sync.Mutex
 	all    []*eventLoop
-	next   int
 	closed bool
 	tasks  sync.WaitGroup
 }
@@ -43,11 +44,16 @@ func (l *eventLoops) release() {
 	}
 }
 
-// pick returns the loop of a new listener or connection. Without descriptors for another one, this is one of those
-// that there are.
-func (l *eventLoops) pick() (*eventLoop, error) {
+// begin returns the loops, which it starts first. Without descriptors for all, these are those that there are, at least
+// one.
+func (l *eventLoops) begin() ([]*eventLoop, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// A loop keeps the processor of Go's scheduler for a while when it waits in the kernel, and another goroutine keeps it
+	// for up to 10 ms when the loop goes on. With two, the kernel decides, which prefers the one that has waited.
+	if runtime.GOMAXPROCS(0) == 1 {
+		runtime.GOMAXPROCS(2)
+	}
 	for len(l.all) < most() || l.closed {
 		if err := l.grow(); len(l.all) == 0 || l.closed {
 			return nil, err
@@ -55,8 +61,28 @@ func (l *eventLoops) pick() (*eventLoop, error) {
 			break
 		}
 	}
-	l.next++
-	return l.all[l.next%len(l.all)], nil
+	return slices.Clone(l.all), nil
+}
+
+// slack is how many sockets more than another one a loop has before it gives away its new connections.
+const slack = 32
+
+// share returns the loop of a connection that one loop has accepted: the same one, so that the connection stays with
+// the processor that has it in its caches, unless another one has much less to do. Listeners alone would not balance
+// the loops: the kernel wakes the one that has waited for the shortest time.
+func (l *eventLoops) share(accepted *eventLoop) *eventLoop {
+	least := l.least()
+	if n := least.load.Load(); accepted.load.Load() > n+n/8+slack {
+		return least
+	}
+	return accepted
+}
+
+// least returns the loop with the fewest sockets. There is one, after begin.
+func (l *eventLoops) least() *eventLoop {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.MinFunc(l.all, func(a, b *eventLoop) int { return cmp.Compare(a.load.Load(), b.load.Load()) })
 }
 
 // lastTurn returns the last turn of the loop that is furthest behind, and zero before the first listener.
@@ -113,6 +139,9 @@ type eventLoop struct {
 	fd, alarm int          // alarm is an eventfd that ends the loop
 	began     time.Time    // on the monotonic clock, so a step of the host's clock doesn't look like a loop that hangs
 	turn      atomic.Int64 // nanoseconds from then to the last turn of run
+	turns     int64        // of run, in its goroutine
+
+	load atomic.Int64 // sockets
 
 	mu    sync.Mutex
 	slots []*socket
@@ -125,7 +154,11 @@ type eventLoop struct {
 // than it could has not emptied the socket; see socket.careful.
 const events = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET
 
-func (s *socket) event() *unix.EpollEvent {
+// arrivals are the events of a listening socket. They are reported as long as something waits, to one of the loops that
+// wait for it.
+const arrivals = unix.EPOLLIN | unix.EPOLLEXCLUSIVE
+
+func (s *socket) event(events uint32) *unix.EpollEvent {
 	return &unix.EpollEvent{Events: events, Fd: int32(s.slot), Pad: int32(s.id)}
 }
 
@@ -162,7 +195,9 @@ func (l *eventLoop) wake() {
 }
 
 // add starts to call owner with the events of s, until s is closed. A descriptor that is ready already is an event.
-func (l *eventLoop) add(s *socket, owner watcher) error {
+func (l *eventLoop) add(s *socket, owner watcher) error { return l.report(events, s, owner) }
+
+func (l *eventLoop) report(events uint32, s *socket, owner watcher) error {
 	l.mu.Lock()
 	var slot uint32
 	if n := len(l.free); n > 0 {
@@ -175,7 +210,8 @@ func (l *eventLoop) add(s *socket, owner watcher) error {
 	l.last++
 	s.loop, s.owner, s.slot, s.id = l, owner, slot, l.last
 	l.mu.Unlock()
-	if err := unix.EpollCtl(l.fd, unix.EPOLL_CTL_ADD, s.fd, s.event()); err != nil {
+	l.load.Add(1)
+	if err := unix.EpollCtl(l.fd, unix.EPOLL_CTL_ADD, s.fd, s.event(events)); err != nil {
 		l.forget(s)
 		return os.NewSyscallError("epoll_ctl", err)
 	}
@@ -184,7 +220,7 @@ func (l *eventLoop) add(s *socket, owner watcher) error {
 
 // again reports what is ready already as an event, after those of the other sockets.
 func (l *eventLoop) again(s *socket) {
-	_ = unix.EpollCtl(l.fd, unix.EPOLL_CTL_MOD, s.fd, s.event())
+	_ = unix.EpollCtl(l.fd, unix.EPOLL_CTL_MOD, s.fd, s.event(events))
 }
 
 // forget ends the events of s.
@@ -193,6 +229,7 @@ func (l *eventLoop) forget(s *socket) {
 	defer l.mu.Unlock()
 	l.slots[s.slot] = nil
 	l.free = append(l.free, s.slot)
+	l.load.Add(-1)
 	s.loop = nil
 }
 
@@ -224,6 +261,7 @@ func (l *eventLoop) run() {
 			panic(os.NewSyscallError("epoll_wait", err)) // the descriptor is open, and the arguments are right
 		}
 		l.turn.Store(int64(time.Since(l.began)))
+		l.turns++
 		for i := range ready[:max(n, 0)] {
 			e := &ready[i]
 			if e.Fd == 0 {

@@ -1,12 +1,14 @@
 package proxy
 
 import (
+	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -45,6 +47,33 @@ func TestAHungReceiverIsNoticed(t *testing.T) {
 	}
 }
 
+// Clients that one loop accepts are served by all of them, and stay with that loop as long as the others have about as
+// much to do.
+func TestLoopsShareConnections(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("web")))
+	all := must.Get(p.loops.begin())(t)
+	must.Equal(t, len(all), 2, "loops")
+	expect.Equal(t, len(p.intake(key).doors), 2, "loops that accept")
+	const clients = 3 * slack
+	for i := range clients {
+		all[0].load.Add(1)
+		if i < slack {
+			must.True(t, p.loops.share(all[0]) == all[0])
+		}
+	}
+	must.True(t, p.loops.share(all[0]) == all[1])
+	must.True(t, p.loops.share(all[1]) == all[1])
+	all[0].load.Add(-clients)
+}
+
+// One processor of Go's scheduler is not enough for a loop and the rest of the process.
+func TestALoopLeavesAProcessorToOthers(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	serve(t, tcpBackend(t, "127.0.0.1", named("web")))
+	expect.Equal(t, runtime.GOMAXPROCS(0), 2, "processors")
+}
+
 // LastTurn goes on without any work, and stops when one of the loops that relay TCP hangs.
 // Slow: a loop without work takes a turn once a second.
 func TestAHungEventLoopIsNoticed(t *testing.T) {
@@ -58,7 +87,7 @@ func TestAHungEventLoopIsNoticed(t *testing.T) {
 	goesOn("a turn after the client")
 	goesOn("a turn without work")
 
-	loop := must.Get(p.loops.pick())(t)
+	loop := p.loops.least()
 	ends := must.Get(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(ends[1])
 	s, w := newSocket(ends[0]), stuck{make(chan struct{}), make(chan struct{})}

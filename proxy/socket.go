@@ -1,12 +1,17 @@
 package proxy
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"os"
 	"strconv"
+	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/sockets"
 )
 
 // socket is one side of a TCP connection. Go's poller doesn't have it; a loop does, from loop.add on.
@@ -130,6 +135,24 @@ func addrPortOf(a unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
+// NewSockets returns a set for the listeners of a Target that has inherited none. They may be at addresses that the host
+// doesn't have yet, and clients inherit their options.
+func NewSockets() *sockets.Set {
+	return &sockets.Set{Control: func(network, _ string, raw syscall.RawConn) (err error) {
+		failed := raw.Control(func(fd uintptr) {
+			level, name := unix.IPPROTO_IPV6, unix.IPV6_FREEBIND
+			if strings.HasSuffix(network, "4") {
+				level, name = unix.IPPROTO_IP, unix.IP_FREEBIND
+			}
+			err = unix.SetsockoptInt(int(fd), level, name, 1)
+			if strings.HasPrefix(network, "tcp") {
+				prepare(int(fd))
+			}
+		})
+		return errors.Join(err, failed)
+	}}
+}
+
 // keepAliveOptions detect dead peers, on both sides of a connection, within about three minutes.
 // Accepted sockets inherit them from the listener, as they do TCP_NODELAY.
 var keepAliveOptions = []struct{ level, name, value int }{
@@ -161,7 +184,7 @@ func connectTo(to netip.AddrPort) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	prepare(fd)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)                            // the others follow if the connection stays
 	if err := unix.Connect(fd, at); err != nil && err != unix.EINPROGRESS && err != unix.EINTR { //nolint:errorlint // an errno
 		unix.Close(fd)
 		return nil, os.NewSyscallError("connect", err)

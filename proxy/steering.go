@@ -295,12 +295,12 @@ func (s *steering) complain(err error) {
 }
 
 // welcome passes a client to its frontend. The lock ensures that no client arrives once the frontend is closed.
-func (s *steering) welcome(client *socket, peer netip.AddrPort) {
+func (s *steering) welcome(client *socket, peer netip.AddrPort, by *eventLoop) {
 	entry := sklookup.KeyOf(client.localAddr(), uint8(vip.TCP))
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if f := s.tcp[entry]; f != nil {
-		f.welcome(client, peer)
+		f.welcome(client, peer, by)
 	} else {
 		client.reset()
 	}

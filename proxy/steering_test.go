@@ -287,7 +287,7 @@ func TestClientsWaitForTheNextProcess(t *testing.T) {
 	u := udpBackend(t, "127.0.0.1", "u")
 	keys := []vip.FrontendKey{freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.2", vip.TCP), freeKey(t, "127.96.0.3", vip.TCP)}
 	asked := freeKey(t, "127.96.0.1", vip.UDP)
-	set := &sockets.Set{Freebind: true}
+	set := NewSockets()
 	first := newSteered(t, Options{Sockets: set})
 	for _, key := range keys {
 		first.must(onVIP(key, vip.RoundRobin, a))
@@ -326,7 +326,7 @@ func TestClientsWaitForTheNextProcess(t *testing.T) {
 // While the earlier process still accepts clients, the next one leaves them to it.
 func TestSuccessorWaitsUntilItIsSettled(t *testing.T) {
 	key := freeKey(t, "127.96.0.1", vip.TCP)
-	set := &sockets.Set{Freebind: true}
+	set := NewSockets()
 	first := newSteered(t, Options{Sockets: set})
 	first.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("first"))))
 	next := inherit.From(t, set)
@@ -348,7 +348,7 @@ func TestSuccessorWaitsUntilItIsSettled(t *testing.T) {
 // A process that can't continue with the program of the earlier one fails, and that one goes on.
 func TestTheEarlierProcessGoesOn(t *testing.T) {
 	key := freeKey(t, "127.96.0.1", vip.TCP)
-	set := &sockets.Set{Freebind: true}
+	set := NewSockets()
 	first := newSteered(t, Options{Sockets: set})
 	f := onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("first")))
 	first.must(f)
@@ -372,7 +372,7 @@ func TestSkLookupAfterListeners(t *testing.T) {
 	need.Root(t)
 	tcp, udp := freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.1", vip.UDP)
 	a, u := tcpBackend(t, "127.0.0.1", named("a")), udpBackend(t, "127.0.0.1", "u")
-	set := &sockets.Set{Freebind: true}
+	set := NewSockets()
 	first := newTarget(t, Options{Sockets: set})
 	first.must(onVIP(tcp, vip.RoundRobin, a))
 	first.must(onVIP(udp, vip.RoundRobin, u))

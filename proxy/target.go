@@ -75,7 +75,7 @@ func (o Options) withDefaults() Options {
 		o.Own = netip.Addr.IsLoopback
 	}
 	if o.Sockets == nil {
-		o.Sockets = &sockets.Set{Freebind: true}
+		o.Sockets = NewSockets()
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -79,7 +79,7 @@ func (t *tcpListener) die(err error) {
 }
 
 // welcome starts to serve a client, or refuses it.
-func (f *frontend) welcome(client *socket, peer netip.AddrPort) {
+func (f *frontend) welcome(client *socket, peer netip.AddrPort, by *eventLoop) {
 	defer f.contain(f.backends.Load().service, client.reset)
 	announced := f.announced(peer.Addr())
 	s := f.admit(peer.Addr(), announced, connectionFiles)
@@ -87,17 +87,9 @@ func (f *frontend) welcome(client *socket, peer netip.AddrPort) {
 		client.reset()
 		return
 	}
-	loop, err := f.target.loops.pick()
-	if err != nil {
-		f.complain("start a loop for connections", err)
-		f.target.capacity.give(s, connectionFiles)
-		f.target.refuse(s, noDescriptor)
-		client.reset()
-		return
-	}
 	f.target.capacity.connections.Add(1)
 	f.tasks.Add(1)
-	c := &connection{f: f, owner: s, loop: loop, client: client, attempt: f.attempt(peer, s)}
+	c := &connection{f: f, owner: s, loop: f.target.loops.share(by), client: client, attempt: f.attempt(peer, s)}
 	c.attempt.mayWait = true
 	if announced {
 		go c.task(c.readHeader)

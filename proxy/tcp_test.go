@@ -128,8 +128,7 @@ func TestTCPIsSpliced(t *testing.T) {
 	wait.Until(t, "no pipe is held", func() bool { return p.pipes.held() == 0 })
 }
 
-// Both sides of each connection detect dead peers, and send small messages at once. The first client
-// arrives before the listener has the options that later ones inherit.
+// Both sides of each connection that stays detect dead peers, and send small messages at once.
 func TestSocketOptions(t *testing.T) {
 	inFamilies(t, func(t *testing.T, family family) {
 		p := newTarget(t, Options{})
@@ -139,6 +138,9 @@ func TestSocketOptions(t *testing.T) {
 			c := dial(t, key)
 			c.line(t)
 			one := p.only()
+			p.timeouts.mu.Lock()
+			one.visit(p.now())
+			p.timeouts.mu.Unlock()
 			one.io.Lock()
 			for side, fd := range map[string]int{"client": one.client.fd, "backend": one.server.fd} {
 				for _, o := range keepAliveOptions {
@@ -269,16 +271,14 @@ func TestAListenerTakesTurns(t *testing.T) {
 	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("a")))
 	first := dial(t, key)
 	first.line(t)
-	a := p.intake(key)
-	loop := a.loop
-	loop.own(a.socket, deaf{})
+	d := p.intake(key).doors[0]
+	d.loop.own(d.socket, deaf{})
 	var clients []*client
 	for range takenPerTurn + 10 {
 		clients = append(clients, dial(t, key))
 	}
 	first.echo(t, "the loop has had all events of the listener")
-	loop.own(a.socket, a)
-	a.ready(a.socket, unix.EPOLLIN)
+	d.loop.own(d.socket, d)
 	for _, c := range clients {
 		c.line(t)
 	}

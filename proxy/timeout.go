@@ -1,12 +1,20 @@
 package proxy
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // activity is the part of a connection that its timeouts depend on.
 type activity struct {
 	last atomic.Int64 // when bytes were last passed on in either direction, by Target.now
 	half atomic.Bool  // one side has ended its direction
+	kept bool         // the socket to the backend has keep-alives; guarded by deadlines.mu
 }
+
+// keepAliveDelay bounds the time until the socket to a backend gets its keep-alives. Most connections end before, and
+// save the calls.
+const keepAliveDelay = int64(30 * time.Second)
 
 // used records that bytes were passed on, and returns the time.
 func (c *connection) used() int64 {
@@ -17,8 +25,7 @@ func (c *connection) used() int64 {
 
 // watch starts the timeouts of an established connection. The caller ends them with timeouts.remove.
 func (c *connection) watch() {
-	c.used()
-	c.f.target.timeouts.add(c, c.nextVisit())
+	c.f.target.timeouts.add(c, min(c.used()+keepAliveDelay, c.nextVisit()))
 }
 
 // halfClose starts the half-close timeout after one side has ended its direction.
@@ -43,6 +50,7 @@ func (c *connection) nextVisit() int64 {
 // it has been silent for the half-close timeout, which for 50,000 idle connections is 1,700 times a
 // second with the default.
 func (c *connection) visit(now int64) (next int64, expired bool) {
+	c.kept = c.kept || c.keepAlive()
 	t := c.f.backends.Load().relay
 	last := c.last.Load()
 	half, idle := last+int64(t.HalfCloseTimeout), last+int64(t.IdleTimeout)
@@ -64,6 +72,18 @@ func (c *connection) visit(now int64) (next int64, expired bool) {
 // complete transfer.
 func (c *connection) expire() {
 	c.abort()
+}
+
+// keepAlive turns on the keep-alives of the socket to the backend, unless bytes are copied at the moment.
+func (c *connection) keepAlive() bool {
+	if !c.io.TryLock() {
+		return false
+	}
+	defer c.io.Unlock()
+	if c.server.isOpen() {
+		prepare(c.server.fd)
+	}
+	return true
 }
 
 // isEnded reports whether a side has ended. While bytes are copied, it has not: the connection doesn't

@@ -17,7 +17,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 
@@ -36,8 +35,8 @@ type Socket interface {
 // Set has the listening sockets of a process. The zero value has inherited none. Its methods may be
 // called concurrently.
 type Set struct {
-	// Freebind lets sockets be bound to addresses that the host hasn't got. It is constant.
-	Freebind bool
+	// Control is that of net.ListenConfig, for the sockets of TCP and UDP that are opened. It is constant.
+	Control func(network, address string, raw syscall.RawConn) error
 
 	mu        sync.Mutex
 	inherited map[place]int   // descriptors of sockets that nobody has claimed
@@ -70,24 +69,9 @@ func (p place) String() string {
 // config disables multipath TCP, because some kernels can't splice its sockets. The one who accepts
 // sets keep-alives, because an inherited listener doesn't have those of its ListenConfig.
 func (s *Set) config() *net.ListenConfig {
-	c := &net.ListenConfig{KeepAlive: -1}
+	c := &net.ListenConfig{KeepAlive: -1, Control: s.Control}
 	c.SetMultipathTCP(false)
-	if s.Freebind {
-		c.Control = freebind
-	}
 	return c
-}
-
-// freebind lets a socket be bound to an address that the host hasn't got.
-func freebind(network, _ string, raw syscall.RawConn) (err error) {
-	level, name := unix.IPPROTO_IPV6, unix.IPV6_FREEBIND
-	if strings.HasSuffix(network, "4") {
-		level, name = unix.IPPROTO_IP, unix.IP_FREEBIND
-	}
-	if failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, name, 1) }); failed != nil {
-		return failed
-	}
-	return err
 }
 
 // ListenTCP returns the inherited listener of an address, or opens one.

@@ -63,7 +63,7 @@ type Server struct {
 // New returns a Server without frontends.
 func New(o Options) *Server {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	o.Sockets = cmp.Or(o.Sockets, &sockets.Set{Freebind: true})
+	o.Sockets = cmp.Or(o.Sockets, proxy.NewSockets())
 	clock := table.NewClock(time.Now())
 	s := &Server{o: o,
 		host:    table.New(clock, hostnet.KeyOf, hostnet.Same),

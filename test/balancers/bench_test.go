@@ -34,26 +34,40 @@ const (
 	backends    = 8               // so that the balancer has enough ports to connect from
 )
 
-// competitors start a balancer at an address.
-var competitors = []struct {
+// competitor starts a balancer at an address.
+type competitor struct {
 	name  string
 	start func(b *bench) *process.Process
-}{
-	{"haproxy", func(b *bench) *process.Process {
-		return b.program(need.Program(b.t, "haproxy"), "-db", "-f", b.file("haproxy.cfg", "global\n nbthread 1\n maxconn 9000\n"+
+}
+
+// haproxy is HAProxy with a number of threads.
+func haproxy(threads int) competitor {
+	return competitor{"haproxy", func(b *bench) *process.Process {
+		return b.program(need.Program(b.t, "haproxy"), "-db", "-f", b.file("haproxy.cfg", fmt.Sprintf("global\n nbthread %d\n maxconn 9000\n", threads)+
 			"defaults\n mode tcp\n timeout connect 10s\n timeout client 1h\n timeout server 1h\n"+
 			"listen web\n bind "+b.at.String()+"\n balance roundrobin\n"+b.lines(func(i int, a netip.AddrPort) string {
 			return fmt.Sprintf(" server s%d %s\n", i, a)
 		})))
-	}},
-	{"nginx", func(b *bench) *process.Process {
+	}}
+}
+
+var (
+	nginx = competitor{"nginx", func(b *bench) *process.Process {
 		return b.program(need.Daemon(b.t, "nginx"), "-e", "stderr", "-c", b.file("nginx.conf", "load_module /usr/lib/nginx/modules/ngx_stream_module.so;\n"+
 			"daemon off;\nmaster_process off;\npid "+b.dir+"/nginx.pid;\nevents { worker_connections 9000; }\nstream {\n upstream web {\n"+
 			b.lines(func(_ int, a netip.AddrPort) string { return fmt.Sprintf("  server %s;\n", a) })+
 			" }\n server {\n  listen "+b.at.String()+" backlog=4096;\n  proxy_pass web;\n  proxy_timeout 1h;\n }\n}\n"))
-	}},
-	{"copy", func(b *bench) *process.Process { return b.again("copy") }},
-	{"ironvip", func(b *bench) *process.Process { return b.again("ironvip") }},
+	}}
+	ioCopy  = competitor{"copy", func(b *bench) *process.Process { return b.again("copy") }}
+	ironvip = competitor{"ironvip", func(b *bench) *process.Process { return b.again("ironvip") }}
+)
+
+// by runs a competitor by another program, which sets its environment or its processors.
+func (c competitor) by(command ...string) competitor {
+	return competitor{c.name, func(b *bench) *process.Process {
+		b.by = command
+		return c.start(b)
+	}}
 }
 
 // measures are what a balancer is compared by, in the order of the report.
@@ -74,9 +88,21 @@ func (r results) median(balancer, measure string) float64 {
 	return all[len(all)/2]
 }
 
-// BenchmarkBalancers measures all balancers in turn, in each round in another order. It reports the
-// medians of ironvip, in units of HAProxy with one thread, and logs those of all.
-func BenchmarkBalancers(b *testing.B) {
+// BenchmarkBalancers compares all balancers with HAProxy with one thread.
+func BenchmarkBalancers(b *testing.B) { compare(b, haproxy(1), nginx, ioCopy, ironvip) }
+
+// BenchmarkTwoThreads compares two event loops with two threads.
+func BenchmarkTwoThreads(b *testing.B) { compare(b, haproxy(2), ironvip.by("env", "GOMAXPROCS=4")) }
+
+// BenchmarkOneProcessor compares balancers that have one processor each.
+func BenchmarkOneProcessor(b *testing.B) {
+	one := []string{"taskset", "--cpu-list", "0"}
+	compare(b, haproxy(1).by(one...), ironvip.by(one...))
+}
+
+// compare measures the balancers in turn, in each round in another order. It reports the medians of ironvip, in units of
+// HAProxy, and logs those of all.
+func compare(b *testing.B, competitors ...competitor) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	r := make(results)
@@ -111,6 +137,7 @@ type bench struct {
 	dir  string
 	at   netip.AddrPort   // of the balancer
 	to   []netip.AddrPort // of the backends
+	by   []string         // the command that runs the balancer; none: it runs itself
 	loop *loop
 	p    *process.Process
 
@@ -155,7 +182,8 @@ func (b *bench) lines(line func(i int, a netip.AddrPort) string) string {
 }
 
 func (b *bench) program(bin string, args ...string) *process.Process {
-	return process.New(bin, filepath.Join(b.dir, "log"), nil, args...)
+	all := slices.Concat(b.by, []string{bin}, args)
+	return process.New(all[0], filepath.Join(b.dir, "log"), nil, all[1:]...)
 }
 
 // again runs this program as a balancer.

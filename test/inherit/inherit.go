@@ -18,7 +18,7 @@ func From(t testing.TB, set *sockets.Set) *sockets.Set {
 		fds = append(fds, must.Get(unix.Dup(int(f.Fd())))(t))
 		must.Succeed(t, f.Close())
 	}
-	next := &sockets.Set{Freebind: set.Freebind}
+	next := &sockets.Set{Control: set.Control}
 	must.Empty(t, next.Inherit(fds))
 	return next
 }

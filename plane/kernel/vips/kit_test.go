@@ -12,7 +12,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/test/expect"
@@ -31,7 +30,7 @@ type bench struct {
 func newPlane(t testing.TB, o Options) *bench {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	b := &bench{TB: t, target: proxy.New(proxy.Options{Sockets: &sockets.Set{Freebind: true}, Log: log})}
+	b := &bench{TB: t, target: proxy.New(proxy.Options{Sockets: proxy.NewSockets(), Log: log})}
 	o.Plane, o.Sockets = b.target, true
 	b.Plane = must.Get(New(o))(t)
 	t.Cleanup(func() { expect.Succeed(t, b.Close()) })
