@@ -142,7 +142,7 @@ func (d *dialing) begin() (added bool, err error) {
 		return false, nil
 	}
 	d.start()
-	if d.sock, err = connectTo(d.e.addr); err != nil {
+	if d.sock, err = connectTo(d.e.addr, unix.SOCK_STREAM); err != nil {
 		err = dialError(d.e.addr, err)
 	} else {
 		err = d.c.loop.add(d.sock, d)

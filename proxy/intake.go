@@ -81,30 +81,23 @@ func newAcceptor(of syscall.Conn, welcome func(client *socket, peer netip.AddrPo
 	return in, nil
 }
 
-// newReceiver returns the intake of an unconnected UDP socket. It calls deliver with each datagram and its control
-// messages. Deliver must not block, and must not keep them.
-func newReceiver(of syscall.Conn, deliver func(client netip.AddrPort, data, control []byte), failed, died func(error)) (*intake, error) {
+// newReceiver returns the intake of an unconnected UDP socket. It calls deliver with each datagram and the loop that has
+// received it. Deliver must not block, and must not keep the datagram.
+func newReceiver(of syscall.Conn, deliver func(d datagram, by *eventLoop), failed, died func(error)) (*intake, error) {
 	in, err := newIntake(of, failed, died)
 	if err != nil {
 		return nil, err
 	}
 	in.single = true
-	in.take = func(*eventLoop) (err error) {
-		buf := datagrams.Get().(*[maxDatagram]byte)
-		defer datagrams.Put(buf)
-		var control [128]byte
-		var n, room int
-		var client unix.Sockaddr
-		if closed := in.raw.Control(func(fd uintptr) {
-			n, room, _, client, err = unix.Recvmsg(int(fd), buf[:], control[:], 0)
-		}); closed != nil {
+	in.take = func(loop *eventLoop) (err error) {
+		n, room := 0, loop.room()
+		if closed := in.raw.Control(func(fd uintptr) { n, err = room.receive(int(fd)) }); closed != nil {
 			return closed
 		}
-		if err != nil {
-			return os.NewSyscallError("recvmsg", err)
+		for i := range n {
+			deliver(datagram{room, i}, loop)
 		}
-		deliver(addrPortOf(client), buf[:n], control[:room])
-		return nil
+		return err
 	}
 	return in, nil
 }
@@ -157,9 +150,9 @@ func (in *intake) shut() {
 }
 
 // ready implements watcher. The first client of a burst is taken alone, which costs one call; if there are more, the
-// next turns take more.
+// next turns take more. Datagrams are taken many at a time.
 func (d *door) ready(*socket, uint32) {
-	if d.loop.turns == d.turn+1 {
+	if !d.in.single && d.loop.turns == d.turn+1 {
 		d.most = min(2*d.most, takenPerTurn)
 	} else {
 		d.most = 1

@@ -80,7 +80,7 @@ func (c *connection) describe(now int64) reconcile.Connection {
 }
 
 func (s *session) describe(now int64) reconcile.Connection {
-	return reconcile.Connection{Client: s.client, State: reconcile.StateUDP, Expires: until(s.listener.idle(), s.used.Load(), now)}
+	return reconcile.Connection{Client: s.client.addr, State: reconcile.StateUDP, Expires: until(s.listener.idle(), s.used.Load(), now)}
 }
 
 func (d *dialing) describe(int64) reconcile.Connection {

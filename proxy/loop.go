@@ -140,6 +140,7 @@ type eventLoop struct {
 	began     time.Time    // on the monotonic clock, so a step of the host's clock doesn't look like a loop that hangs
 	turn      atomic.Int64 // nanoseconds from then to the last turn of run
 	turns     int64        // of run, in its goroutine
+	batch     *batch       // for calls of run; nil before the first
 
 	load atomic.Int64 // sockets
 
@@ -154,9 +155,12 @@ type eventLoop struct {
 // than it could has not emptied the socket; see socket.careful.
 const events = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET
 
-// arrivals are the events of a listening socket. They are reported as long as something waits, to one of the loops that
-// wait for it.
-const arrivals = unix.EPOLLIN | unix.EPOLLEXCLUSIVE
+// arrivals are the events of a listening socket, and replies those of a UDP session. They are reported as long as something
+// waits, and those of a listening socket to one of the loops that wait for it.
+const (
+	arrivals = unix.EPOLLIN | unix.EPOLLEXCLUSIVE
+	replies  = unix.EPOLLIN
+)
 
 func (s *socket) event(events uint32) *unix.EpollEvent {
 	return &unix.EpollEvent{Events: events, Fd: int32(s.slot), Pad: int32(s.id)}
@@ -221,6 +225,14 @@ func (l *eventLoop) report(events uint32, s *socket, owner watcher) error {
 // again reports what is ready already as an event, after those of the other sockets.
 func (l *eventLoop) again(s *socket) {
 	_ = unix.EpollCtl(l.fd, unix.EPOLL_CTL_MOD, s.fd, s.event(events))
+}
+
+// room returns room for datagrams. The caller is called by the loop, and keeps nothing there.
+func (l *eventLoop) room() *batch {
+	if l.batch == nil {
+		l.batch = newBatch()
+	}
+	return l.batch
 }
 
 // forget ends the events of s.

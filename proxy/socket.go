@@ -171,20 +171,22 @@ func prepare(fd int) {
 	}
 }
 
-// connectTo starts to connect to an address, and doesn't wait for the answer. The socket is writable
-// when the connection is established.
-func connectTo(to netip.AddrPort) (*socket, error) {
+// connectTo starts to connect a socket of a type to an address, and doesn't wait for the answer. A socket of TCP is
+// writable when the connection is established.
+func connectTo(to netip.AddrPort, kind int) (*socket, error) {
 	family, at := unix.AF_INET, unix.Sockaddr(nil)
 	if addr := to.Addr().Unmap(); addr.Is4() {
 		at = &unix.SockaddrInet4{Addr: addr.As4(), Port: int(to.Port())}
 	} else {
 		family, at = unix.AF_INET6, &unix.SockaddrInet6{Addr: addr.As16(), Port: int(to.Port())}
 	}
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
+	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)                            // the others follow if the connection stays
+	if kind == unix.SOCK_STREAM {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) // the others follow if the connection stays
+	}
 	if err := unix.Connect(fd, at); err != nil && err != unix.EINPROGRESS && err != unix.EINTR { //nolint:errorlint // an errno
 		unix.Close(fd)
 		return nil, os.NewSyscallError("connect", err)

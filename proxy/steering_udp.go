@@ -62,6 +62,7 @@ func (w *steered) reply(u *udpListener) error {
 		return err
 	}
 	u.conn = conn
+	u.raw, _ = conn.SyscallConn() // fails for nil only
 	return nil
 }
 
@@ -133,8 +134,8 @@ func destination(control []byte) (at netip.AddrPort, ok bool) {
 
 // deliver passes a datagram to its frontend. It holds no lock of s meanwhile: the listener takes no
 // datagram once it is closed.
-func (s *steering) deliver(client netip.AddrPort, data, control []byte) {
-	to, ok := destination(control)
+func (s *steering) deliver(d datagram, by *eventLoop) {
+	to, ok := destination(d.control())
 	if !ok {
 		return
 	}
@@ -142,6 +143,6 @@ func (s *steering) deliver(client netip.AddrPort, data, control []byte) {
 	u := s.udp[sklookup.KeyOf(to, uint8(vip.UDP))]
 	s.mu.RUnlock()
 	if u != nil {
-		u.receive(client, data, nil)
+		u.receive(d, by)
 	}
 }

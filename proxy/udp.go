@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -14,17 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDatagram is the largest UDP datagram, rounded up.
-const maxDatagram = 64 << 10
-
 // maxFirst bounds the datagram that a session keeps until its backend answers, to send it to
 // another backend after a refusal.
 const maxFirst = 2 << 10
 
 // udpListener has a frontend's UDP socket and the sessions of its clients. Each session has its own
 // socket to its backend, so that replies find their client and refusals (ICMP) their session.
-// Replies leave through the frontend's socket, from the address and port that the client used. It
-// has a goroutine per session, which holds no buffer while it waits.
+// Replies leave through the frontend's socket, from the address and port that the client used. The
+// loop that has received the first datagram of a session has the session's socket.
 //
 // Without a usable backend, the socket is closed and sessions end, so that the kernel answers port
 // unreachable, which would otherwise need a raw socket. Another process can take the port
@@ -35,9 +31,10 @@ type udpListener struct {
 
 	mu       sync.Mutex
 	open     bool
-	conn     *net.UDPConn // replies leave through it; nil while closed or not needed
-	intake   *intake      // of conn, if datagrams arrive there
-	stopped  atomic.Bool  // new datagrams are left to other processes
+	conn     *net.UDPConn    // replies leave through it; nil while closed or not needed
+	raw      syscall.RawConn // of conn
+	intake   *intake         // of conn, if datagrams arrive there
+	stopped  atomic.Bool     // new datagrams are left to other processes
 	sessions map[netip.AddrPort]*session
 	death    error
 }
@@ -69,16 +66,17 @@ func listenUDP(f *frontend, way arrival) (listener, error) {
 }
 
 func (u *udpListener) usable(yes bool) error {
+	if !yes {
+		u.shut(false)
+		return nil
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	switch {
-	case yes && !u.open:
+	if !u.open {
 		if u.death = u.way.begin(u); u.death != nil {
 			return u.death
 		}
 		u.open = true
-	case !yes:
-		u.shut(false)
 	}
 	return nil
 }
@@ -96,6 +94,7 @@ func (ownSocket) begin(u *udpListener) error {
 		return err
 	}
 	u.conn = socket
+	u.raw, _ = socket.SyscallConn() // fails for nil only
 	u.intake, err = newReceiver(socket, u.receive, func(err error) { u.f.complain("receive", err) }, u.die)
 	if err == nil {
 		err = u.intake.start(&u.f.target.loops)
@@ -128,11 +127,7 @@ func (ownSocket) reply(*udpListener) error  { return nil }
 func (ownSocket) idle(*udpListener)         {}
 func (ownSocket) died(u *udpListener) error { return u.death }
 
-func (u *udpListener) close() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.shut(true)
-}
+func (u *udpListener) close() { u.shut(true) }
 
 // stop ends the receipt of datagrams. Sessions still send the replies of their backends.
 func (u *udpListener) stop() {
@@ -143,7 +138,7 @@ func (u *udpListener) stop() {
 		u.way.stop(u)
 	}
 	for _, s := range u.sessions {
-		_ = s.server.SetReadDeadline(time.Now()) // makes answers look at idle again
+		u.f.target.timeouts.move(s, u.f.target.now()) // idle is shorter now
 	}
 }
 
@@ -158,16 +153,19 @@ func (u *udpListener) idle() time.Duration {
 	return u.f.target.opts.UDPIdle
 }
 
-// shut ends the arrival and every session. The caller holds mu.
+// shut ends the arrival and every session.
 func (u *udpListener) shut(gone bool) {
+	u.mu.Lock()
 	if u.open || gone {
 		u.way.end(u, gone)
 	}
 	u.open = false
-	for _, s := range u.sessions {
-		s.server.Close() // its reader cleans up
+	sessions := u.sessions
+	u.sessions = make(map[netip.AddrPort]*session)
+	u.mu.Unlock()
+	for _, s := range sessions {
+		s.abort()
 	}
-	clear(u.sessions)
 }
 
 func (u *udpListener) died() error {
@@ -183,16 +181,23 @@ func (u *udpListener) die(err error) {
 }
 
 // receive forwards a datagram. A panic ends there.
-func (u *udpListener) receive(client netip.AddrPort, data, _ []byte) {
+func (u *udpListener) receive(d datagram, by *eventLoop) {
 	defer u.f.contain(u.f.backends.Load().service, nil)
-	u.forward(client, data, nil)
+	u.forward(&sender{addr: d.name().addrPort(), name: *d.name(), loop: by}, d.data(), nil)
+}
+
+// sender is where datagrams come from.
+type sender struct {
+	addr netip.AddrPort
+	name sockaddr   // the same for the kernel
+	loop *eventLoop // that has received one
 }
 
 // forward sends a client's datagram to its session's backend, and creates the session if needed. If
 // a backend refuses, the session ends and the datagram goes to another; refused are earlier ones.
-func (u *udpListener) forward(client netip.AddrPort, data []byte, refused []*endpoint) {
+func (u *udpListener) forward(from *sender, data []byte, refused []*endpoint) {
 	for range maxAttempts {
-		s, err := u.session(client, data, refused)
+		s, err := u.session(from, data, refused)
 		if err != nil {
 			u.refuse(err)
 			return
@@ -204,7 +209,8 @@ func (u *udpListener) forward(client netip.AddrPort, data []byte, refused []*end
 		case errors.Is(err, net.ErrClosed):
 			u.forget(s) // ended meanwhile
 		default:
-			s.fail(err)
+			s.takeFirst() // sent below, too
+			s.end(err)
 			refused = append(refused, s.endpoint)
 		}
 	}
@@ -230,10 +236,10 @@ func (u *udpListener) refuse(err error) {
 var errRefused = errors.New("the client is not admitted")
 
 // session returns the client's session, or starts one.
-func (u *udpListener) session(client netip.AddrPort, data []byte, refused []*endpoint) (*session, error) {
+func (u *udpListener) session(from *sender, data []byte, refused []*endpoint) (*session, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if s := u.sessions[client]; s != nil {
+	if s := u.sessions[from.addr]; s != nil {
 		return s, nil
 	}
 	if !u.open {
@@ -245,7 +251,7 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refused []*end
 	}
 	t := u.f.target
 	defer u.mayIdle()
-	owner := u.f.admit(client.Addr(), false, sessionFiles)
+	owner := u.f.admit(from.addr.Addr(), false, sessionFiles)
 	if owner == nil {
 		return nil, errRefused
 	}
@@ -254,7 +260,13 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refused []*end
 		return nil, err
 	}
 	t.capacity.sessions.Add(1)
-	s := &session{listener: u, owner: owner, front: u.conn, client: client, attempt: u.f.attempt(client, owner)}
+	s := &session{listener: u, owner: owner, front: u.raw, client: *from, attempt: u.f.attempt(from.addr, owner)}
+	s.refused = refused
+	s.attempt.exclude(refused)
+	s.used.Store(t.now())
+	if usable > 1 && len(data) <= maxFirst {
+		s.first = append([]byte{}, data...)
+	}
 	started := false
 	defer func() {
 		if !started {
@@ -262,20 +274,14 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refused []*end
 			s.give()
 		}
 	}()
-	s.refused = refused
-	s.attempt.exclude(refused)
 	if _, err := s.attempt.connect(s.connectTo); err != nil {
 		return nil, err
 	}
-	if usable > 1 && len(data) <= maxFirst {
-		s.first = append([]byte{}, data...)
-	}
-	s.used.Store(s.listener.f.target.now())
-	u.sessions[client] = s
-	s.tallies.connected()
 	started = true
+	u.sessions[from.addr] = s
+	s.tallies.connected()
 	u.f.tasks.Add(1)
-	go s.run()
+	t.timeouts.add(s, s.expiry())
 	return s, nil
 }
 
@@ -283,8 +289,8 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refused []*end
 func (u *udpListener) forget(s *session) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.sessions[s.client] == s {
-		delete(u.sessions, s.client)
+	if u.sessions[s.client.addr] == s {
+		delete(u.sessions, s.client.addr)
 		u.mayIdle()
 	}
 }
@@ -300,51 +306,53 @@ func (u *udpListener) mayIdle() {
 type session struct {
 	listener *udpListener
 	owner    *service
-	front    *net.UDPConn // the socket that the client sends to
-	client   netip.AddrPort
+	front    syscall.RawConn // the socket that the client sends to
+	client   sender
 	attempt  *attempt
 	refused  []*endpoint // what the client sent, before this session
 
 	endpoint *endpoint
 	tallies  tallies
-	server   *net.UDPConn // connected to the backend
-	raw      syscall.RawConn
+	loop     *eventLoop // of server
+	answered bool       // of the loop
 
 	used atomic.Int64 // time of the last datagram in either direction, by Target.now
 
-	mu    sync.Mutex
-	first []byte // until the backend answers
+	mu     sync.Mutex
+	server *socket // connected to the backend; closed at the end
+	ended  bool
+	first  []byte // until the backend answers
 }
 
 // connectTo connects the session to a backend. It returns false if that fails, with an error if
 // other backends would fail, too.
 func (s *session) connectTo(e *endpoint) (done bool, err error) {
-	server, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(e.addr))
+	s.mu.Lock() // the loop waits until the session is complete
+	defer s.mu.Unlock()
+	server, err := connectTo(e.addr, unix.SOCK_DGRAM)
+	if err == nil {
+		s.loop = s.listener.f.target.loops.share(s.client.loop)
+		if err = s.loop.report(replies, server, s); err != nil {
+			server.close()
+		}
+	}
 	if err != nil { // no socket, or no route to this backend
 		if isLocalFault(err) {
 			return false, err
 		}
-		s.attempt.failed(e, err)
+		s.attempt.failed(e, &net.OpError{Op: "dial", Net: "udp", Addr: net.UDPAddrFromAddrPort(e.addr), Err: err})
 		return false, nil
 	}
-	raw, err := server.SyscallConn()
-	if err != nil {
-		server.Close()
-		return false, err
-	}
-	s.endpoint, s.tallies, s.server, s.raw = e, s.listener.f.tallies(e), server, raw
+	s.endpoint, s.tallies, s.server = e, s.listener.f.tallies(e), server
 	if !e.add(s) { // removed meanwhile
-		server.Close()
+		server.close()
 		return false, nil
 	}
 	return true, nil
 }
 
-// abort ends the session because its endpoint is closed.
-func (s *session) abort() {
-	s.listener.forget(s)
-	s.server.Close()
-}
+// abort ends the session because its endpoint or its listener is closed.
+func (s *session) abort() { s.end(nil) }
 
 // give ends the count of the session.
 func (s *session) give() {
@@ -353,104 +361,100 @@ func (s *session) give() {
 	c.give(s.owner, sessionFiles)
 }
 
-// fail ends the session because its backend refused.
-func (s *session) fail(err error) {
-	s.attempt.failed(s.endpoint, err)
-	s.abort()
+// end ends the session. If its backend has refused before the first answer, the client's first datagram goes to another
+// one. Further calls do nothing.
+func (s *session) end(refusal error) {
+	s.mu.Lock()
+	before := s.ended
+	s.ended = true
+	s.server.close()
+	s.mu.Unlock()
+	if before {
+		return
+	}
+	u := s.listener
+	defer u.f.tasks.Done()
+	u.forget(s)
+	u.f.target.timeouts.remove(s)
+	if refusal != nil {
+		s.attempt.failed(s.endpoint, refusal)
+	}
+	s.endpoint.remove(s)
+	s.endpoint.leave()
+	s.attempt.end()
+	s.give()
+	if first := s.takeFirst(); refusal != nil && first != nil {
+		u.forward(&s.client, first, append(s.refused, s.endpoint))
+	}
 }
+
+// expiry returns when the session ends if no datagram comes.
+func (s *session) expiry() int64 { return s.used.Load() + int64(s.listener.idle()) }
+
+// visit and expire implement expirer.
+func (s *session) visit(now int64) (next int64, expired bool) {
+	next = s.expiry()
+	return next, now >= next
+}
+
+func (s *session) expire() { s.end(nil) }
 
 // send sends a client's datagram to the backend without waiting. It returns EAGAIN if the buffer is
 // full.
 func (s *session) send(data []byte) error {
-	var failed error
-	err := s.raw.Write(func(fd uintptr) bool {
-		for {
-			// Not write(2), which needn't send an empty datagram.
-			if failed = unix.Send(int(fd), data, unix.MSG_NOSIGNAL); !errors.Is(failed, unix.EINTR) {
-				return true
-			}
-		}
-	})
-	if err == nil {
-		err = failed
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return net.ErrClosed
 	}
-	if err == nil {
-		s.used.Store(s.listener.f.target.now())
-		s.tallies.in(len(data))
-	}
-	return err
-}
-
-// run forwards the backend's replies until the session is idle for too long, the backend refuses,
-// or the session is closed.
-func (s *session) run() {
-	u := s.listener
-	defer u.f.tasks.Done()
-	defer u.f.contain(s.owner, func() {})
-	err := s.relay()
-	if first := s.takeFirst(); err != nil && first != nil {
-		u.forward(s.client, first, append(s.refused, s.endpoint))
-	}
-}
-
-// relay passes on the backend's answers until the session ends, and removes it. The error is the
-// backend's refusal.
-func (s *session) relay() error {
-	defer func() {
-		s.abort()
-		s.endpoint.remove(s)
-		s.endpoint.leave()
-		s.attempt.end()
-		s.give()
-	}()
-	err := s.answers()
-	if err != nil {
-		s.attempt.failed(s.endpoint, err)
-	}
-	return err
-}
-
-// answers returns nil if the session ended normally, else the refusal.
-func (s *session) answers() error {
-	buf := new(*[maxDatagram]byte)
-	defer func() {
-		if *buf != nil {
-			datagrams.Put(*buf)
-		}
-	}()
-	_ = s.server.SetReadDeadline(time.Now().Add(s.listener.idle()))
-	for answered := false; ; {
-		n, err := s.receive(buf)
-		switch {
+	for {
+		// Not write(2), which needn't send an empty datagram.
+		switch err := unix.Send(s.server.fd, data, unix.MSG_NOSIGNAL); {
 		case err == nil:
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			// The deadline isn't moved with every datagram, so it may be early.
-			left := s.listener.idle() - time.Duration(s.listener.f.target.now()-s.used.Load())
-			if left <= 0 {
-				return nil
-			}
-			_ = s.server.SetReadDeadline(time.Now().Add(left))
-			continue
-		case errors.Is(err, net.ErrClosed), isLocalFault(err):
+			s.used.Store(s.listener.f.target.now())
+			s.tallies.in(len(data))
 			return nil
-		default:
+		case !errors.Is(err, unix.EINTR):
 			return err
 		}
-		if !answered {
-			answered = true
-			s.takeFirst()
-			s.attempt.works(s.endpoint)
-			s.endpoint.outlier.answered()
-		}
-		s.used.Store(s.listener.f.target.now())
-		_, err = s.front.WriteToUDPAddrPort((*buf)[:n], s.client)
-		switch {
-		case err == nil:
-			s.tallies.out(n)
-		case errors.Is(err, net.ErrClosed):
-			return nil
-		}
 	}
+}
+
+// ready implements watcher: it passes on the backend's replies. The session ends if the backend refuses.
+func (s *session) ready(*socket, uint32) {
+	defer s.listener.f.contain(s.owner, s.abort)
+	room := s.loop.room()
+	n, err := s.receive(room)
+	switch {
+	case errors.Is(err, net.ErrClosed), errors.Is(err, unix.EAGAIN):
+		return
+	case err != nil && isLocalFault(err):
+		s.end(nil)
+		return
+	case err != nil:
+		s.end(err)
+		return
+	}
+	if !s.answered {
+		s.answered = true
+		s.takeFirst()
+		s.attempt.works(s.endpoint)
+		s.endpoint.outlier.answered()
+	}
+	s.used.Store(s.listener.f.target.now())
+	_ = s.front.Control(func(fd uintptr) { n, err = room.sendTo(int(fd), n, &s.client.name) }) // without a socket, the session ends
+	if err == nil {
+		s.tallies.out(room.bytes(n))
+	}
+}
+
+func (s *session) receive(room *batch) (n int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return 0, net.ErrClosed
+	}
+	return room.receive(s.server.fd)
 }
 
 func (s *session) takeFirst() []byte {
@@ -459,33 +463,4 @@ func (s *session) takeFirst() []byte {
 	first := s.first
 	s.first = nil
 	return first
-}
-
-var datagrams = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
-
-// receive waits for the backend's next datagram. It takes a buffer only when there is one, and
-// leaves it in *buf for the next call.
-func (s *session) receive(buf **[maxDatagram]byte) (n int, err error) {
-	var failed error
-	err = s.raw.Read(func(fd uintptr) bool {
-		if *buf == nil {
-			*buf = datagrams.Get().(*[maxDatagram]byte)
-		}
-		for {
-			n, failed = unix.Read(int(fd), (*buf)[:])
-			switch {
-			case errors.Is(failed, unix.EINTR):
-			case errors.Is(failed, unix.EAGAIN):
-				datagrams.Put(*buf)
-				*buf = nil
-				return false
-			default:
-				return true
-			}
-		}
-	})
-	if err == nil {
-		err = failed
-	}
-	return n, err
 }

@@ -56,7 +56,8 @@ var (
 		return b.program(need.Daemon(b.t, "nginx"), "-e", "stderr", "-c", b.file("nginx.conf", "load_module /usr/lib/nginx/modules/ngx_stream_module.so;\n"+
 			"daemon off;\nmaster_process off;\npid "+b.dir+"/nginx.pid;\nevents { worker_connections 9000; }\nstream {\n upstream web {\n"+
 			b.lines(func(_ int, a netip.AddrPort) string { return fmt.Sprintf("  server %s;\n", a) })+
-			" }\n server {\n  listen "+b.at.String()+" backlog=4096;\n  proxy_pass web;\n  proxy_timeout 1h;\n }\n}\n"))
+			" }\n server {\n  listen "+b.at.String()+" backlog=4096;\n  proxy_pass web;\n  proxy_timeout 1h;\n }\n"+
+			" server {\n  listen "+b.at.String()+" udp;\n  proxy_pass web;\n  proxy_timeout 1m;\n }\n}\n"))
 	}}
 	ioCopy  = competitor{"copy", func(b *bench) *process.Process { return b.again("copy") }}
 	ironvip = competitor{"ironvip", func(b *bench) *process.Process { return b.again("ironvip") }}
@@ -71,7 +72,7 @@ func (c competitor) by(command ...string) competitor {
 }
 
 // measures are what a balancer is compared by, in the order of the report.
-var measures = []string{"requests/s", "connections/s", "cpu-us/request", "cpu-us/connection", "B/idle-connection", "bulk-MB/s", "cpu-ms/GB", "p99-us"}
+var measures = []string{"datagrams/s", "cpu-us/datagram", "requests/s", "connections/s", "cpu-us/request", "cpu-us/connection", "B/idle-connection", "bulk-MB/s", "cpu-ms/GB", "p99-us"}
 
 // results has the values of each round.
 type results map[string]map[string][]float64
@@ -89,20 +90,29 @@ func (r results) median(balancer, measure string) float64 {
 }
 
 // BenchmarkBalancers compares all balancers with HAProxy with one thread.
-func BenchmarkBalancers(b *testing.B) { compare(b, haproxy(1), nginx, ioCopy, ironvip) }
+func BenchmarkBalancers(b *testing.B) {
+	compare(b, (*bench).measure, haproxy(1), nginx, ioCopy, ironvip)
+}
+
+// BenchmarkDatagrams compares UDP with nginx.
+func BenchmarkDatagrams(b *testing.B) {
+	compare(b, (*bench).measureUDP, nginx, competitor{"ironvip", func(b *bench) *process.Process { return b.again("ironvip-udp") }})
+}
 
 // BenchmarkTwoThreads compares two event loops with two threads.
-func BenchmarkTwoThreads(b *testing.B) { compare(b, haproxy(2), ironvip.by("env", "GOMAXPROCS=4")) }
+func BenchmarkTwoThreads(b *testing.B) {
+	compare(b, (*bench).measure, haproxy(2), ironvip.by("env", "GOMAXPROCS=4"))
+}
 
 // BenchmarkOneProcessor compares balancers that have one processor each.
 func BenchmarkOneProcessor(b *testing.B) {
 	one := []string{"taskset", "--cpu-list", "0"}
-	compare(b, haproxy(1).by(one...), ironvip.by(one...))
+	compare(b, (*bench).measure, haproxy(1).by(one...), ironvip.by(one...))
 }
 
 // compare measures the balancers in turn, in each round in another order. It reports the medians of ironvip, in units of
-// HAProxy, and logs those of all.
-func compare(b *testing.B, competitors ...competitor) {
+// the first one, and logs those of all.
+func compare(b *testing.B, measure func(*bench, func(string, float64)), competitors ...competitor) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	r := make(results)
@@ -110,22 +120,29 @@ func compare(b *testing.B, competitors ...competitor) {
 		for i := range competitors {
 			c := competitors[(round+i)%len(competitors)]
 			one := newBench(b)
-			one.measure(c.name, c.start, r)
+			one.p = c.start(one)
+			must(b, one.p.Start())
+			measure(one, func(measure string, value float64) { r.add(c.name, measure, value) })
+			one.p.Stop()
 			one.loop.end()
 		}
 	}
 	var table strings.Builder
-	fmt.Fprintf(&table, "medians of %d rounds, and in units of HAProxy:\n%-20s", b.N, "")
+	fmt.Fprintf(&table, "medians of %d rounds, and in units of %s:\n%-20s", b.N, competitors[0].name, "")
 	for _, c := range competitors {
 		fmt.Fprintf(&table, "%20s", c.name)
 	}
 	for _, m := range measures {
+		if r["ironvip"][m] == nil {
+			continue
+		}
+		first := r.median(competitors[0].name, m)
 		fmt.Fprintf(&table, "\n%-20s", m)
 		for _, c := range competitors {
 			v := r.median(c.name, m)
-			fmt.Fprintf(&table, "%13.1f (%4.2f)", v, v/r.median("haproxy", m))
+			fmt.Fprintf(&table, "%13.1f (%4.2f)", v, v/first)
 		}
-		b.ReportMetric(r.median("ironvip", m)/r.median("haproxy", m), strings.ReplaceAll(m, "/", "-per-")+"-of-haproxy")
+		b.ReportMetric(r.median("ironvip", m)/first, strings.ReplaceAll(m, "/", "-per-")+"-of-"+competitors[0].name)
 	}
 	b.ReportMetric(0, "ns/op")
 	b.Log(table.String())
@@ -223,21 +240,73 @@ func (b *bench) serve(fd int) {
 	})
 }
 
-// measure runs the balancer and all loads.
-func (b *bench) measure(name string, start func(*bench) *process.Process, r results) {
-	b.p = start(b)
-	must(b.t, b.p.Start())
-	defer b.p.Stop()
-	wait.Until(b.t, "the balancer accepts connections", func() bool {
+// until waits until the balancer serves.
+func (b *bench) until(serves func(fd int) bool, kind int) {
+	wait.Until(b.t, "the balancer serves", func() bool {
 		if !b.p.Running() {
-			b.t.Fatalf("%s ended: %s", name, b.p.LogEnd(4096))
+			b.t.Fatalf("it has ended: %s", b.p.LogEnd(4096))
 		}
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
 		must(b.t, err)
 		defer unix.Close(fd)
-		return unix.Connect(fd, sockaddr(b.at)) == nil
+		return unix.Connect(fd, sockaddr(b.at)) == nil && serves(fd)
 	})
-	record := func(measure string, value float64) { r.add(name, measure, value) }
+}
+
+// measureUDP has a thousand clients of which a hundred wait for the answer to a request.
+func (b *bench) measureUDP(record func(string, float64)) {
+	for _, at := range b.to {
+		b.datagrams(at, unix.Bind, func(fd int, from unix.Sockaddr) { _ = unix.Sendto(fd, request, unix.MSG_DONTWAIT, from) })
+	}
+	b.until(func(fd int) bool {
+		_, _ = unix.Write(fd, request)
+		b.loop.run(lasts(10 * time.Millisecond)) // the backends answer
+		n, _, _ := unix.Recvfrom(fd, make([]byte, messageSize), unix.MSG_DONTWAIT)
+		return n == messageSize
+	}, unix.SOCK_DGRAM)
+	const clients, asking = 1000, 100
+	var waiting []int
+	answered := 0
+	next := func() {
+		fd := waiting[0]
+		waiting = waiting[1:]
+		_, _ = unix.Write(fd, request)
+	}
+	for range clients {
+		waiting = append(waiting, b.datagrams(b.at, unix.Connect, func(fd int, _ unix.Sockaddr) {
+			answered++
+			waiting = append(waiting, fd)
+			next()
+		}))
+	}
+	for range asking {
+		next()
+	}
+	b.loop.run(lasts(loadTime / 4)) // each client has a session
+	cpu, n, began := b.cpu(), answered, time.Now()
+	b.loop.run(lasts(loadTime))
+	n = 2 * (answered - n)
+	record("datagrams/s", float64(n)/time.Since(began).Seconds())
+	record("cpu-us/datagram", (b.cpu()-cpu).Seconds()*1e6/float64(n))
+}
+
+// datagrams binds or connects a socket of UDP, and calls received with each datagram.
+func (b *bench) datagrams(at netip.AddrPort, bind func(int, unix.Sockaddr) error, received func(fd int, from unix.Sockaddr)) int {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	must(b.t, err)
+	must(b.t, bind(fd, sockaddr(at)))
+	buffer := make([]byte, messageSize)
+	b.loop.add(fd, unix.EPOLLIN, func() {
+		if n, from, err := unix.Recvfrom(fd, buffer, 0); err == nil && n == messageSize {
+			received(fd, from)
+		}
+	})
+	return fd
+}
+
+// measure has all loads of TCP.
+func (b *bench) measure(record func(string, float64)) {
+	b.until(func(int) bool { return true }, unix.SOCK_STREAM)
 	b.requests(kept, func(asks *asking) { b.loop.run(lasts(loadTime / 4)) }) // warm
 	record("B/idle-connection", b.idleBytes())
 	b.requests(kept, func(asks *asking) {

@@ -61,13 +61,17 @@ func serve(name, at string, backends []string) error {
 	if name == "copy" {
 		return serveCopy(ctx, at, backends)
 	}
-	return serveProxy(ctx, netip.MustParseAddrPort(at), backends)
+	protocol := vip.TCP
+	if name == "ironvip-udp" {
+		protocol = vip.UDP
+	}
+	return serveProxy(ctx, protocol, netip.MustParseAddrPort(at), backends)
 }
 
 // serveProxy runs the userspace proxy with one frontend.
-func serveProxy(ctx context.Context, at netip.AddrPort, backends []string) error {
+func serveProxy(ctx context.Context, protocol vip.Protocol, at netip.AddrPort, backends []string) error {
 	target := proxy.New(proxy.Options{})
-	f := &vip.Frontend{Key: vip.FrontendKey{Addr: at.Addr(), Port: at.Port(), Protocol: vip.TCP}, Kind: vip.OnVIP,
+	f := &vip.Frontend{Key: vip.FrontendKey{Addr: at.Addr(), Port: at.Port(), Protocol: protocol}, Kind: vip.OnVIP,
 		Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Scheduler: vip.RoundRobin, Forward: vip.ForwardNAT}
 	for _, b := range backends {
 		f.Backends = append(f.Backends, vip.Endpoint{Addr: netip.MustParseAddrPort(b), Weight: 1})

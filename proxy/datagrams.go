@@ -1,0 +1,118 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxDatagram is the largest UDP datagram, rounded up.
+const maxDatagram = 64 << 10
+
+// maxBatch is how many datagrams arrive and leave with one system call.
+const maxBatch = 32
+
+// batch is room for datagrams. A loop has one, in which nothing stays after a call of the loop.
+type batch struct {
+	messages [maxBatch]message
+	vectors  [maxBatch]unix.Iovec
+	names    [maxBatch]sockaddr
+	controls [maxBatch][128]byte
+	data     []byte // touched as far as datagrams need it
+}
+
+// sockaddr is the address and port of a peer as the kernel writes it. That of IPv4 is shorter.
+type sockaddr struct{ unix.RawSockaddrInet6 }
+
+// message is the kernel's struct mmsghdr.
+type message struct {
+	unix.Msghdr
+	len uint32
+}
+
+func newBatch() *batch {
+	b := &batch{data: make([]byte, maxBatch*maxDatagram)}
+	for i := range b.messages {
+		b.vectors[i].Base = &b.data[i*maxDatagram]
+		b.messages[i].Iov, b.messages[i].Iovlen = &b.vectors[i], 1
+	}
+	return b
+}
+
+// receive takes datagrams that have arrived. Without one, it returns EAGAIN.
+func (b *batch) receive(fd int) (n int, err error) {
+	for i := range b.messages {
+		m := &b.messages[i]
+		b.vectors[i].SetLen(maxDatagram)
+		m.Name, m.Namelen = (*byte)(unsafe.Pointer(&b.names[i])), uint32(unsafe.Sizeof(b.names[i]))
+		m.Control = &b.controls[i][0]
+		m.SetControllen(len(b.controls[i]))
+	}
+	return b.call(unix.SYS_RECVMMSG, "recvmmsg", fd, maxBatch)
+}
+
+// sendTo sends the first n datagrams to an address, and returns how many the kernel has taken.
+func (b *batch) sendTo(fd, n int, to *sockaddr) (sent int, err error) {
+	size := uint32(unix.SizeofSockaddrInet6)
+	if to.Family == unix.AF_INET {
+		size = unix.SizeofSockaddrInet4
+	}
+	for i := range n {
+		m := &b.messages[i]
+		b.vectors[i].SetLen(int(m.len))
+		m.Name, m.Namelen = (*byte)(unsafe.Pointer(to)), size
+		m.Control = nil
+		m.SetControllen(0)
+	}
+	return b.call(unix.SYS_SENDMMSG, "sendmmsg", fd, n)
+}
+
+func (b *batch) call(number uintptr, what string, fd, n int) (int, error) {
+	for {
+		done, _, errno := unix.Syscall6(number, uintptr(fd), uintptr(unsafe.Pointer(&b.messages[0])), uintptr(n), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		switch errno {
+		case 0:
+			return int(done), nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return 0, errno
+		default:
+			return 0, os.NewSyscallError(what, errno)
+		}
+	}
+}
+
+// bytes returns the length of the first n datagrams.
+func (b *batch) bytes(n int) (sum int) {
+	for i := range n {
+		sum += int(b.messages[i].len)
+	}
+	return sum
+}
+
+// datagram is one of a batch.
+type datagram struct {
+	batch *batch
+	i     int
+}
+
+func (d datagram) data() []byte    { return d.batch.data[d.i*maxDatagram:][:d.batch.messages[d.i].len] }
+func (d datagram) control() []byte { return d.batch.controls[d.i][:d.batch.messages[d.i].Controllen] }
+func (d datagram) name() *sockaddr { return &d.batch.names[d.i] }
+
+// addrPort returns the address and port of a peer.
+func (n *sockaddr) addrPort() netip.AddrPort {
+	if n.Family == unix.AF_INET {
+		four := (*unix.RawSockaddrInet4)(unsafe.Pointer(n))
+		return netip.AddrPortFrom(netip.AddrFrom4(four.Addr), swapped(four.Port))
+	}
+	return addrPortOf(&unix.SockaddrInet6{Addr: n.Addr, Port: int(swapped(n.Port)), ZoneId: n.Scope_id})
+}
+
+// swapped changes a port between the orders of bytes of the network and of this host.
+func swapped(port uint16) uint16 {
+	return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, port))
+}
