@@ -24,7 +24,7 @@ type batch struct {
 	data     []byte // touched as far as datagrams need it
 }
 
-// sockaddr is the address and port of a peer as the kernel writes it. That of IPv4 is shorter.
+// sockaddr is the address and port of a peer as the kernel writes it. An address of IPv4 needs less of it.
 type sockaddr struct{ unix.RawSockaddrInet6 }
 
 // message is the kernel's struct mmsghdr.

@@ -6,20 +6,20 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/sockets"
 )
 
 // intake takes what arrives at a listening socket: clients of TCP, in every loop, or datagrams, in one. Its methods may
 // be called concurrently.
 type intake struct {
-	raw    syscall.RawConn // of the listening socket, which the intake doesn't close
-	single bool            // one loop takes, so that datagrams keep their order
-	loops  *eventLoops     // nil before start
+	socket *sockets.Unpolled // which the intake doesn't close
+	single bool              // one loop takes, so that datagrams keep their order
+	loops  *eventLoops       // nil before start
 	ended  atomic.Bool
 
 	take   func(*eventLoop) error // takes one client or datagram, or returns EAGAIN without one. It must not block
@@ -46,25 +46,18 @@ type door struct {
 // takenPerTurn bounds what is taken before the loop's connections have their turn.
 const takenPerTurn = 64
 
-func newIntake(of syscall.Conn, failed, died func(error)) (*intake, error) {
-	raw, err := of.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	return &intake{raw: raw, failed: failed, died: died, pause: newBackoff()}, nil
+func newIntake(of *sockets.Unpolled, failed, died func(error)) *intake {
+	return &intake{socket: of, failed: failed, died: died, pause: newBackoff()}
 }
 
 // newAcceptor returns the intake of a TCP listener. It calls welcome with each client and the loop that has
 // accepted it, which must not block.
-func newAcceptor(of syscall.Conn, welcome func(client *socket, peer netip.AddrPort, by *eventLoop), failed, died func(error)) (*intake, error) {
-	in, err := newIntake(of, failed, died)
-	if err != nil {
-		return nil, err
-	}
+func newAcceptor(of *sockets.Unpolled, welcome func(client *socket, peer netip.AddrPort, by *eventLoop), failed, died func(error)) *intake {
+	in := newIntake(of, failed, died)
 	in.take = func(loop *eventLoop) (err error) {
 		var client int
 		var peer unix.Sockaddr
-		if closed := in.raw.Control(func(fd uintptr) {
+		if closed := in.socket.Control(func(fd uintptr) {
 			client, peer, err = unix.Accept4(int(fd), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 		}); closed != nil {
 			return closed
@@ -78,20 +71,17 @@ func newAcceptor(of syscall.Conn, welcome func(client *socket, peer netip.AddrPo
 		welcome(newSocket(client), addrPortOf(peer), loop)
 		return nil
 	}
-	return in, nil
+	return in
 }
 
 // newReceiver returns the intake of an unconnected UDP socket. It calls deliver with each datagram and the loop that has
 // received it. Deliver must not block, and must not keep the datagram.
-func newReceiver(of syscall.Conn, deliver func(d datagram, by *eventLoop), failed, died func(error)) (*intake, error) {
-	in, err := newIntake(of, failed, died)
-	if err != nil {
-		return nil, err
-	}
+func newReceiver(of *sockets.Unpolled, deliver func(d datagram, by *eventLoop), failed, died func(error)) *intake {
+	in := newIntake(of, failed, died)
 	in.single = true
 	in.take = func(loop *eventLoop) (err error) {
 		n, room := 0, loop.room()
-		if closed := in.raw.Control(func(fd uintptr) { n, err = room.receive(int(fd)) }); closed != nil {
+		if closed := in.socket.Control(func(fd uintptr) { n, err = room.receive(int(fd)) }); closed != nil {
 			return closed
 		}
 		for i := range n {
@@ -99,7 +89,7 @@ func newReceiver(of syscall.Conn, deliver func(d datagram, by *eventLoop), faile
 		}
 		return err
 	}
-	return in, nil
+	return in
 }
 
 // start begins to take what arrives, and what has arrived before.
@@ -124,7 +114,7 @@ func (in *intake) open() error {
 	}
 	for _, loop := range loops {
 		d := &door{in: in, loop: loop, most: 1}
-		if closed := in.raw.Control(func(fd uintptr) {
+		if closed := in.socket.Control(func(fd uintptr) {
 			d.socket = newSocket(int(fd))
 			err = loop.report(arrivals, d.socket, d)
 		}); closed != nil {
@@ -143,7 +133,7 @@ func (in *intake) open() error {
 // mu.
 func (in *intake) shut() {
 	for _, d := range in.doors {
-		_ = in.raw.Control(func(fd uintptr) { _ = unix.EpollCtl(d.loop.fd, unix.EPOLL_CTL_DEL, int(fd), nil) })
+		_ = in.socket.Control(func(fd uintptr) { _ = unix.EpollCtl(d.loop.fd, unix.EPOLL_CTL_DEL, int(fd), nil) })
 		d.loop.forget(d.socket)
 	}
 	in.doors = nil

@@ -240,28 +240,26 @@ func (s *steering) open(slot sklookup.Slot) error {
 }
 
 func (s *steering) openAt(slot sklookup.Slot, at netip.AddrPort) (*sharedSocket, error) {
-	shared := &sharedSocket{}
-	failed, died := s.complain, func(err error) { s.die(shared, err) }
+	protocol := "udp"
 	if slot == sklookup.TCP4 || slot == sklookup.TCP6 {
-		l, err := s.target.opts.Sockets.ListenTCP(context.Background(), at)
-		if err != nil {
-			return nil, err
-		}
-		shared.socket = l
-		shared.intake, err = newAcceptor(l, s.welcome, failed, died)
-		return shared, err
+		protocol = "tcp"
 	}
-	conn, err := s.target.opts.Sockets.ListenUDP(context.Background(), at)
+	socket, err := s.target.opts.Sockets.ListenUnpolled(context.Background(), protocol, at)
 	if err != nil {
 		return nil, err
 	}
-	if err := receiveDestinations(conn, at.Addr()); err != nil {
-		s.target.opts.Sockets.Remove(conn)
+	shared := &sharedSocket{socket: socket}
+	died := func(err error) { s.die(shared, err) }
+	if protocol == "tcp" {
+		shared.intake = newAcceptor(socket, s.welcome, s.complain, died)
+		return shared, nil
+	}
+	if err := receiveDestinations(socket, at.Addr()); err != nil {
+		s.target.opts.Sockets.Remove(socket)
 		return nil, err
 	}
-	shared.socket = conn
-	shared.intake, err = newReceiver(conn, s.deliver, failed, died)
-	return shared, err
+	shared.intake = newReceiver(socket, s.deliver, s.complain, died)
+	return shared, nil
 }
 
 func (s *steering) die(shared *sharedSocket, err error) {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/sklookup"
+	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/sockopt"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -62,7 +63,6 @@ func (w *steered) reply(u *udpListener) error {
 		return err
 	}
 	u.conn = conn
-	u.raw, _ = conn.SyscallConn() // fails for nil only
 	return nil
 }
 
@@ -85,7 +85,7 @@ func (w *steered) died(u *udpListener) error {
 }
 
 // bindReply returns a socket for the replies of a frontend. A process that was replaced may have one, too.
-func bindReply(at netip.AddrPort) (*net.UDPConn, error) {
+func bindReply(at netip.AddrPort) (*sockets.Unpolled, error) {
 	share := sockopt.Control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
 	network := "udp6"
 	if at.Addr().Is4() {
@@ -95,22 +95,16 @@ func bindReply(at netip.AddrPort) (*net.UDPConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return conn.(*net.UDPConn), nil
+	return sockets.Unpoll(conn.(*net.UDPConn))
 }
 
 // receiveDestinations makes the kernel report the destination of each datagram, of the family of like.
-func receiveDestinations(conn *net.UDPConn, like netip.Addr) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
+func receiveDestinations(conn *sockets.Unpolled, like netip.Addr) (err error) {
 	level, name := unix.SOL_IPV6, unix.IPV6_RECVORIGDSTADDR
 	if like.Is4() {
 		level, name = unix.SOL_IP, unix.IP_RECVORIGDSTADDR
 	}
-	if failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, name, 1) }); failed != nil {
-		return failed
-	}
+	_ = conn.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, name, 1) })
 	return err
 }
 

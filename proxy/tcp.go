@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -16,7 +15,7 @@ import (
 // be opened again.
 type tcpListener struct {
 	f      *frontend
-	l      *net.TCPListener
+	l      *sockets.Unpolled
 	intake *intake
 	ended  atomic.Bool
 	death  atomic.Pointer[error]
@@ -26,16 +25,14 @@ func listenTCP(f *frontend) (listener, error) {
 	if err := f.target.reserveListener(); err != nil {
 		return nil, err
 	}
-	l, err := f.target.opts.Sockets.ListenTCP(context.Background(), f.key.AddrPort())
+	l, err := f.target.opts.Sockets.ListenUnpolled(context.Background(), "tcp", f.key.AddrPort())
 	if err != nil {
 		f.target.releaseListener()
 		return nil, err
 	}
 	t := &tcpListener{f: f, l: l}
-	if t.intake, err = newAcceptor(l, f.welcome, t.fails, t.die); err == nil {
-		err = t.intake.start(&f.target.loops)
-	}
-	if err != nil {
+	t.intake = newAcceptor(l, f.welcome, t.fails, t.die)
+	if err := t.intake.start(&f.target.loops); err != nil {
 		t.close()
 		return nil, err
 	}
@@ -50,9 +47,7 @@ func (t *tcpListener) stop() { t.end((*sockets.Set).Release) }
 
 func (t *tcpListener) end(how func(*sockets.Set, sockets.Socket)) {
 	if !t.ended.Swap(true) {
-		if t.intake != nil {
-			t.intake.halt()
-		}
+		t.intake.halt()
 		how(t.f.target.opts.Sockets, t.l)
 		t.f.target.releaseListener()
 	}

@@ -138,9 +138,12 @@ func TestSocketOptions(t *testing.T) {
 			c := dial(t, key)
 			c.line(t)
 			one := p.only()
-			p.timeouts.mu.Lock()
-			one.visit(p.now())
-			p.timeouts.mu.Unlock()
+			wait.Until(t, "a visit while nothing is copied", func() bool {
+				p.timeouts.mu.Lock()
+				defer p.timeouts.mu.Unlock()
+				one.visit(p.now())
+				return one.kept
+			})
 			one.io.Lock()
 			for side, fd := range map[string]int{"client": one.client.fd, "backend": one.server.fd} {
 				for _, o := range keepAliveOptions {

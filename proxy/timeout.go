@@ -57,6 +57,8 @@ func (c *connection) visit(now int64) (next int64, expired bool) {
 	switch {
 	case now >= idle:
 		return 0, true
+	case now < half && !c.kept:
+		return min(half, idle, now+keepAliveDelay), false
 	case now < half:
 		return min(half, idle), false
 	case c.half.Load():

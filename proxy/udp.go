@@ -7,10 +7,11 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/sockets"
 )
 
 // maxFirst bounds the datagram that a session keeps until its backend answers, to send it to
@@ -31,10 +32,9 @@ type udpListener struct {
 
 	mu       sync.Mutex
 	open     bool
-	conn     *net.UDPConn    // replies leave through it; nil while closed or not needed
-	raw      syscall.RawConn // of conn
-	intake   *intake         // of conn, if datagrams arrive there
-	stopped  atomic.Bool     // new datagrams are left to other processes
+	conn     *sockets.Unpolled // replies leave through it; nil while closed or not needed
+	intake   *intake           // of conn, if datagrams arrive there
+	stopped  atomic.Bool       // new datagrams are left to other processes
 	sessions map[netip.AddrPort]*session
 	death    error
 }
@@ -88,18 +88,14 @@ func (ownSocket) begin(u *udpListener) error {
 	if err := u.f.target.reserveListener(); err != nil {
 		return err
 	}
-	socket, err := u.f.target.opts.Sockets.ListenUDP(context.Background(), u.f.key.AddrPort())
+	socket, err := u.f.target.opts.Sockets.ListenUnpolled(context.Background(), "udp", u.f.key.AddrPort())
 	if err != nil {
 		u.f.target.releaseListener()
 		return err
 	}
 	u.conn = socket
-	u.raw, _ = socket.SyscallConn() // fails for nil only
-	u.intake, err = newReceiver(socket, u.receive, func(err error) { u.f.complain("receive", err) }, u.die)
-	if err == nil {
-		err = u.intake.start(&u.f.target.loops)
-	}
-	if err != nil {
+	u.intake = newReceiver(socket, u.receive, func(err error) { u.f.complain("receive", err) }, u.die)
+	if err = u.intake.start(&u.f.target.loops); err != nil {
 		ownSocket{}.end(u, false)
 	}
 	return err
@@ -109,9 +105,7 @@ func (ownSocket) end(u *udpListener, _ bool) {
 	if u.conn == nil {
 		return
 	}
-	if u.intake != nil {
-		u.intake.stop()
-	}
+	u.intake.stop()
 	if u.stopped.Load() {
 		u.f.target.opts.Sockets.Release(u.conn)
 	} else {
@@ -260,7 +254,7 @@ func (u *udpListener) session(from *sender, data []byte, refused []*endpoint) (*
 		return nil, err
 	}
 	t.capacity.sessions.Add(1)
-	s := &session{listener: u, owner: owner, front: u.raw, client: *from, attempt: u.f.attempt(from.addr, owner)}
+	s := &session{listener: u, owner: owner, front: u.conn, client: *from, attempt: u.f.attempt(from.addr, owner)}
 	s.refused = refused
 	s.attempt.exclude(refused)
 	s.used.Store(t.now())
@@ -306,7 +300,7 @@ func (u *udpListener) mayIdle() {
 type session struct {
 	listener *udpListener
 	owner    *service
-	front    syscall.RawConn // the socket that the client sends to
+	front    *sockets.Unpolled // the socket that the client sends to
 	client   sender
 	attempt  *attempt
 	refused  []*endpoint // what the client sent, before this session

@@ -88,6 +88,28 @@ func (s *Set) ListenUDP(ctx context.Context, at netip.AddrPort) (*net.UDPConn, e
 		func(p place) (any, error) { return s.config().ListenPacket(ctx, p.network(), at.String()) })
 }
 
+// ListenUnpolled is like ListenTCP and ListenUDP, for who waits for the socket in a way of his own. Go's poller would wake
+// a thread for each event of the socket as well. Protocol is "tcp" or "udp".
+func (s *Set) ListenUnpolled(ctx context.Context, protocol string, at netip.AddrPort) (*Unpolled, error) {
+	return listen[*Unpolled](s, place{protocol: protocol, at: at},
+		func(f *os.File) (any, error) { return unpolled(f) },
+		func(p place) (any, error) {
+			if protocol == "udp" {
+				return unpoll(s.config().ListenPacket(ctx, p.network(), at.String()))
+			}
+			return unpoll(s.config().Listen(ctx, p.network(), at.String()))
+		})
+}
+
+// unpoll takes a socket that was opened by package net out of the poller.
+func unpoll[S io.Closer](l S, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	return unpolled(any(l).(syscall.Conn))
+}
+
 // listen adopts the inherited socket of a place, or opens one. A socket that can't be adopted is
 // removed first, because it holds the port.
 func listen[S Socket](s *Set, p place, adopt func(*os.File) (any, error), open func(place) (any, error)) (S, error) {
