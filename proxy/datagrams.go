@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"encoding/binary"
-	"net/netip"
 	"os"
 	"unsafe"
 
@@ -23,9 +21,6 @@ type batch struct {
 	controls [maxBatch][128]byte
 	data     []byte // touched as far as datagrams need it
 }
-
-// sockaddr is the address and port of a peer as the kernel writes it. An address of IPv4 needs less of it.
-type sockaddr struct{ unix.RawSockaddrInet6 }
 
 // message is the kernel's struct mmsghdr.
 type message struct {
@@ -102,17 +97,3 @@ type datagram struct {
 func (d datagram) data() []byte    { return d.batch.data[d.i*maxDatagram:][:d.batch.messages[d.i].len] }
 func (d datagram) control() []byte { return d.batch.controls[d.i][:d.batch.messages[d.i].Controllen] }
 func (d datagram) name() *sockaddr { return &d.batch.names[d.i] }
-
-// addrPort returns the address and port of a peer.
-func (n *sockaddr) addrPort() netip.AddrPort {
-	if n.Family == unix.AF_INET {
-		four := (*unix.RawSockaddrInet4)(unsafe.Pointer(n))
-		return netip.AddrPortFrom(netip.AddrFrom4(four.Addr), swapped(four.Port))
-	}
-	return addrPortOf(&unix.SockaddrInet6{Addr: n.Addr, Port: int(swapped(n.Port)), ZoneId: n.Scope_id})
-}
-
-// swapped changes a port between the orders of bytes of the network and of this host.
-func swapped(port uint16) uint16 {
-	return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, port))
-}

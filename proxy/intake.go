@@ -55,11 +55,9 @@ func newIntake(of *sockets.Unpolled, failed, died func(error)) *intake {
 func newAcceptor(of *sockets.Unpolled, welcome func(client *socket, peer netip.AddrPort, by *eventLoop), failed, died func(error)) *intake {
 	in := newIntake(of, failed, died)
 	in.take = func(loop *eventLoop) (err error) {
-		var client int
-		var peer unix.Sockaddr
-		if closed := in.socket.Control(func(fd uintptr) {
-			client, peer, err = unix.Accept4(int(fd), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-		}); closed != nil {
+		var client *socket
+		var peer netip.AddrPort
+		if closed := in.socket.Control(func(fd uintptr) { client, peer, err = accept(int(fd)) }); closed != nil {
 			return closed
 		}
 		switch {
@@ -68,7 +66,7 @@ func newAcceptor(of *sockets.Unpolled, welcome func(client *socket, peer netip.A
 		case err != nil:
 			return os.NewSyscallError("accept", err)
 		}
-		welcome(newSocket(client), addrPortOf(peer), loop)
+		welcome(client, peer, loop)
 		return nil
 	}
 	return in
@@ -115,8 +113,8 @@ func (in *intake) open() error {
 	for _, loop := range loops {
 		d := &door{in: in, loop: loop, most: 1}
 		if closed := in.socket.Control(func(fd uintptr) {
-			d.socket = newSocket(int(fd))
-			err = loop.report(arrivals, d.socket, d)
+			d.socket = &socket{fd: int(fd), events: arrivals}
+			err = loop.add(d.socket, d)
 		}); closed != nil {
 			err = closed
 		}

@@ -150,20 +150,19 @@ type eventLoop struct {
 	last  uint32   // id
 }
 
-// events are those of each socket. They are reported when they begin (edge-triggered), so one system
-// call registers a socket for all its life. EPOLLRDHUP and EPOLLPRI say when a read that returns less
-// than it could has not emptied the socket; see socket.careful.
-const events = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET
-
-// arrivals are the events of a listening socket, and replies those of a UDP session. They are reported as long as something
-// waits, and those of a listening socket to one of the loops that wait for it.
+// The events of sockets. The events of a connection are reported when they begin (edge-triggered), so one system call registers a
+// socket for all its life. EPOLLRDHUP and EPOLLPRI say when a read that returns less than it could has not emptied the
+// socket; see socket.careful. The others are reported as long as something waits, and those of a listener to one of the
+// loops that wait for it.
 const (
-	arrivals = unix.EPOLLIN | unix.EPOLLEXCLUSIVE
-	replies  = unix.EPOLLIN
+	incoming = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET // of a connection
+	outgoing = unix.EPOLLOUT                                                 // of one that is connecting, or has had no room
+	arrivals = unix.EPOLLIN | unix.EPOLLEXCLUSIVE                            // of a listener
+	replies  = unix.EPOLLIN                                                  // of a UDP session
 )
 
-func (s *socket) event(events uint32) *unix.EpollEvent {
-	return &unix.EpollEvent{Events: events, Fd: int32(s.slot), Pad: int32(s.id)}
+func (s *socket) event() *unix.EpollEvent {
+	return &unix.EpollEvent{Events: s.events, Fd: int32(s.slot), Pad: int32(s.id)}
 }
 
 // eventsPerTurn bounds the events of one system call.
@@ -199,9 +198,7 @@ func (l *eventLoop) wake() {
 }
 
 // add starts to call owner with the events of s, until s is closed. A descriptor that is ready already is an event.
-func (l *eventLoop) add(s *socket, owner watcher) error { return l.report(events, s, owner) }
-
-func (l *eventLoop) report(events uint32, s *socket, owner watcher) error {
+func (l *eventLoop) add(s *socket, owner watcher) error {
 	l.mu.Lock()
 	var slot uint32
 	if n := len(l.free); n > 0 {
@@ -215,7 +212,7 @@ func (l *eventLoop) report(events uint32, s *socket, owner watcher) error {
 	s.loop, s.owner, s.slot, s.id = l, owner, slot, l.last
 	l.mu.Unlock()
 	l.load.Add(1)
-	if err := unix.EpollCtl(l.fd, unix.EPOLL_CTL_ADD, s.fd, s.event(events)); err != nil {
+	if err := unix.EpollCtl(l.fd, unix.EPOLL_CTL_ADD, s.fd, s.event()); err != nil {
 		l.forget(s)
 		return os.NewSyscallError("epoll_ctl", err)
 	}
@@ -224,7 +221,17 @@ func (l *eventLoop) report(events uint32, s *socket, owner watcher) error {
 
 // again reports what is ready already as an event, after those of the other sockets.
 func (l *eventLoop) again(s *socket) {
-	_ = unix.EpollCtl(l.fd, unix.EPOLL_CTL_MOD, s.fd, s.event(events))
+	_ = unix.EpollCtl(l.fd, unix.EPOLL_CTL_MOD, s.fd, s.event())
+}
+
+// awaitRoom reports when s accepts more to send. Before it is added to a loop, the loop will.
+func (s *socket) awaitRoom() {
+	if s.events&outgoing == 0 {
+		s.events |= outgoing
+		if s.loop != nil {
+			s.loop.again(s)
+		}
+	}
 }
 
 // room returns room for datagrams. The caller is called by the loop, and keeps nothing there.

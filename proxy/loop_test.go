@@ -95,6 +95,7 @@ func TestAHungEventLoopIsNoticed(t *testing.T) {
 	release := sync.OnceFunc(func() { close(w.released) })
 	defer release()
 	must.Succeed(t, loop.add(s, w))
+	must.Get(unix.Write(ends[1], []byte("x")))(t)
 	<-w.hangs
 	last := loop.lastTurn()
 	wait.Until(t, "no turn for longer than without work", func() bool { return time.Since(p.LastTurn()) > longestTurn+500*time.Millisecond })

@@ -30,11 +30,16 @@ func (c *connection) relay() {
 		c.relays = true
 		if !c.client.isOpen() { // aborted meanwhile
 			c.cut()
-		} else if err := c.loop.add(c.client, c); err != nil {
+			return
+		}
+		c.client.readable = true // most clients have sent something by now: it needs no event
+		c.copy()
+		if !c.client.isOpen() {
+			return
+		}
+		if err := c.loop.add(c.client, c); err != nil {
 			c.f.complain("wait for a client", err)
 			c.cut()
-		} else {
-			c.copy()
 		}
 	})
 }
@@ -85,6 +90,7 @@ func (c *connection) pump(d, back *direction) {
 				return
 			case n == 0:
 				d.stuck.Store(true)
+				d.dst.awaitRoom()
 				return
 			}
 			if d == &c.up {
@@ -101,7 +107,9 @@ func (c *connection) pump(d, back *direction) {
 			return
 		}
 	}
-	c.loop.again(d.src)
+	if d.src.loop != nil {
+		c.loop.again(d.src)
+	}
 }
 
 // ends ends a direction. Both errors are nil if the source has ended normally.

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +24,7 @@ type socket struct {
 	loop     *eventLoop // nil: it has no events
 	owner    watcher    // guarded by loop.mu
 	slot, id uint32
+	events   uint32 // that the loop reports
 
 	readable, writable bool
 	// careful: a read that returns less than it could may not have emptied the socket, because its end,
@@ -30,7 +33,7 @@ type socket struct {
 	broken  bool // it is closed in both directions, or has an error
 }
 
-func newSocket(fd int) *socket { return &socket{fd: fd, writable: true} }
+func newSocket(fd int) *socket { return &socket{fd: fd, events: incoming, writable: true} }
 
 // note takes in events.
 func (s *socket) note(events uint32) {
@@ -114,25 +117,49 @@ func (s *socket) unsent() int {
 
 // localAddr returns the address that the peer has connected to.
 func (s *socket) localAddr() netip.AddrPort {
-	a, err := unix.Getsockname(s.fd)
-	if err != nil {
+	var name sockaddr
+	size := uint32(unsafe.Sizeof(name))
+	if _, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(s.fd), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&size))); errno != 0 {
 		return netip.AddrPort{}
 	}
-	return addrPortOf(a)
+	return name.addrPort()
 }
 
-func addrPortOf(a unix.Sockaddr) netip.AddrPort {
-	switch a := a.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
-	case *unix.SockaddrInet6:
-		addr := netip.AddrFrom16(a.Addr).Unmap()
-		if a.ZoneId != 0 {
-			addr = addr.WithZone(strconv.Itoa(int(a.ZoneId)))
+// accept returns the next client of a listener, and its address.
+func accept(listener int) (*socket, netip.AddrPort, error) {
+	var name sockaddr
+	size := uint32(unsafe.Sizeof(name))
+	fd, _, errno := unix.Syscall6(unix.SYS_ACCEPT4, uintptr(listener), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&size)), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0, 0)
+	if errno != 0 {
+		return nil, netip.AddrPort{}, errno
+	}
+	return newSocket(int(fd)), name.addrPort(), nil
+}
+
+// sockaddr is the address and port of a peer as the kernel writes it. An address of IPv4 needs less of it. The functions
+// of package unix ask the kernel for the protocol of the socket as well.
+type sockaddr struct{ unix.RawSockaddrInet6 }
+
+func (n *sockaddr) addrPort() netip.AddrPort {
+	switch n.Family {
+	case unix.AF_INET:
+		four := (*unix.RawSockaddrInet4)(unsafe.Pointer(n))
+		return netip.AddrPortFrom(netip.AddrFrom4(four.Addr), swapped(four.Port))
+	case unix.AF_INET6:
+		addr := netip.AddrFrom16(n.Addr).Unmap()
+		if n.Scope_id != 0 {
+			addr = addr.WithZone(strconv.Itoa(int(n.Scope_id)))
 		}
-		return netip.AddrPortFrom(addr, uint16(a.Port))
+		return netip.AddrPortFrom(addr, swapped(n.Port))
 	}
 	return netip.AddrPort{}
+}
+
+// swapped changes a port between the orders of bytes of the network and of this host.
+func swapped(port uint16) uint16 {
+	var order [2]byte
+	binary.NativeEndian.PutUint16(order[:], port)
+	return binary.BigEndian.Uint16(order[:])
 }
 
 // NewSockets returns a set for the listeners of a Target that has inherited none. They may be at addresses that the host
@@ -184,14 +211,17 @@ func connectTo(to netip.AddrPort, kind int) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
+	s := newSocket(fd)
+	s.events = replies
 	if kind == unix.SOCK_STREAM {
+		s.events = incoming | outgoing
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) // the others follow if the connection stays
 	}
 	if err := unix.Connect(fd, at); err != nil && err != unix.EINPROGRESS && err != unix.EINTR { //nolint:errorlint // an errno
 		unix.Close(fd)
 		return nil, os.NewSyscallError("connect", err)
 	}
-	return newSocket(fd), nil
+	return s, nil
 }
 
 // connectError returns why a connect failed, or nil.

@@ -326,7 +326,7 @@ func (s *session) connectTo(e *endpoint) (done bool, err error) {
 	server, err := connectTo(e.addr, unix.SOCK_DGRAM)
 	if err == nil {
 		s.loop = s.listener.f.target.loops.share(s.client.loop)
-		if err = s.loop.report(replies, server, s); err != nil {
+		if err = s.loop.add(server, s); err != nil {
 			server.close()
 		}
 	}
