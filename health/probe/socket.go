@@ -29,6 +29,7 @@ type poller struct {
 	// Only run uses these.
 	taken     []job             // from inbox, to begin
 	sockets   map[int32]*socket // by descriptor
+	last      int32             // id
 	deadlines delayqueue.Queue[*socket]
 	done      []done
 	events    [256]unix.EpollEvent
@@ -39,6 +40,7 @@ type poller struct {
 type socket struct {
 	job
 	fd      int
+	id      int32 // tells its events from those of another socket with the descriptor
 	began   time.Time
 	phase   phase
 	sent    int // bytes of check.Send
@@ -156,8 +158,12 @@ func (p *poller) wait() {
 func (p *poller) poll() int {
 	n, _ := unix.EpollWait(p.fd, p.events[:], 0)
 	for i := range max(n, 0) {
-		// Each descriptor occurs once, and none is opened meanwhile: the event is of this socket.
-		p.ready(p.sockets[p.events[i].Fd], p.events[i].Events)
+		// A process that this one has just started has copies of its sockets until it executes another program. So epoll
+		// reports sockets that were closed here.
+		e := &p.events[i]
+		if s := p.sockets[e.Fd]; s != nil && s.id == e.Pad {
+			p.ready(s, e.Events)
+		}
 	}
 	return n
 }
@@ -179,13 +185,15 @@ func (p *poller) open(s *socket) {
 		p.done = append(p.done, done{s.t, outcome, reason, 0})
 		return
 	}
+	p.last++
+	s.id = p.last
 	p.sockets[int32(s.fd)] = s
 	p.deadlines.Set(s, s.began.Add(s.check.Timeout))
 	if err != nil && err != unix.EINPROGRESS {
 		p.fail(s, "connect", err)
 		return
 	}
-	event := unix.EpollEvent{Events: unix.EPOLLOUT, Fd: int32(s.fd)}
+	event := unix.EpollEvent{Events: unix.EPOLLOUT, Fd: int32(s.fd), Pad: s.id}
 	if err := unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, s.fd, &event); err != nil {
 		p.finish(s, Local, "epoll_ctl: "+err.Error())
 	}
@@ -236,7 +244,7 @@ func (p *poller) send(s *socket) {
 		return
 	}
 	s.phase = receiving
-	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(s.fd)}
+	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(s.fd), Pad: s.id}
 	if err := unix.EpollCtl(p.fd, unix.EPOLL_CTL_MOD, s.fd, &event); err != nil {
 		p.finish(s, Local, "epoll_ctl: "+err.Error())
 	}

@@ -163,3 +163,20 @@ func FuzzMatch(f *testing.F) {
 		}
 	})
 }
+
+// A copy of a closed socket, which a process has that was forked and hasn't executed its program yet, is still reported. It is
+// not taken for the socket that has the descriptor now.
+func TestClosedSocketsAreNotReported(t *testing.T) {
+	p := must.Get(newPoller(func([]done) { t.Error("a report") }))(t)
+	defer p.epoll.Close()
+	ends := must.Get(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
+	defer unix.Close(ends[1])
+	copied := must.Get(unix.FcntlInt(uintptr(ends[0]), unix.F_DUPFD_CLOEXEC, 0))(t)
+	defer unix.Close(copied)
+	fd := int32(ends[0])
+	must.Succeed(t, unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, ends[0], &unix.EpollEvent{Events: unix.EPOLLOUT, Fd: fd, Pad: 1}))
+	unix.Close(ends[0])
+	expect.Equal(t, p.poll(), 1, "events without a socket")
+	p.sockets[fd] = &socket{id: 2, fd: -1}
+	expect.Equal(t, p.poll(), 1, "events with another socket")
+}
