@@ -26,7 +26,9 @@ import (
 	"github.com/ironvip/ironvip/pipeline/overrides"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -36,13 +38,9 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, configs.ConfigName)
 	text := "[node]\nname = \"late\"\nstate_dir = \"" + dir + "\"\n[ipam]\nstore = \"consul\"\n[consul]\naddress = \"10.0.0.5:8500\"\n[[pool]]\nname = \"lan\"\ncidrs = [\"192.0.2.0/24\"]\n"
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 	cfg, problems := configs.Load(path)
-	if cfg == nil {
-		t.Fatal(problems)
-	}
+	must.True(t, cfg != nil, problems)
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
 		folders := append(consulstore.Folders(), rest.Folder, overrides.Folder)
@@ -50,9 +48,7 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		m.Start(t, "lb1", folders, func(tree *fleet.Tree) { held = consulstore.New(tree) })
 		lease := ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.17")}, Pool: "lan", State: ipam.Held, Since: vip.InstantOf(time.Now()),
 			Holders: []ipam.Holder{{Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Source: "static", Node: "lb1"}}}
-		if err := held.Commit(t.Context(), ipam.Gain(lease)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, held.Commit(t.Context(), ipam.Gain(lease)))
 
 		clock := &table.Clock{}
 		db := openDB(t, filepath.Join(t.TempDir(), store.FileName))
@@ -116,9 +112,8 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		if _, err := os.Stat(path + ".last-good"); err != nil {
 			t.Error(err)
 		}
-		if _, _, ok := a.allocator.Leases().Get(lease.Resource); !ok {
-			t.Error("what others hold is not known")
-		}
+		_, _, ok := a.allocator.Leases().Get(lease.Resource)
+		expect.True(t, ok, "what others hold is not known")
 		synctest.Wait()
 		select {
 		case <-a.tables.Overrides.Ready():

@@ -6,6 +6,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -65,8 +66,7 @@ func TestLimitsInTheStatus(t *testing.T) {
 // An agent with too few files does not start.
 func TestTooFewFiles(t *testing.T) {
 	for limit, ok := range map[uint64]bool{32: false, 255: false, 256: true, 1 << 20: true} {
-		if err := checkFiles(limit); (err == nil) != ok {
-			t.Errorf("%d files: %v", limit, err)
-		}
+		err := checkFiles(limit)
+		expect.Equal(t, err == nil, ok, "%d files: %v", limit, err)
 	}
 }

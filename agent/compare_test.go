@@ -11,6 +11,8 @@ import (
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/share"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -18,9 +20,7 @@ func TestComparisonOfChecks(t *testing.T) {
 	service := &vip.Service{Key: vip.ServiceKey{Namespace: vip.DefaultNamespace, Name: "web"}, Ports: []vip.Port{{Name: "http", Protocol: vip.TCP, Port: 80, TargetPort: 8080}},
 		Backends: []vip.Backend{{Address: netip.MustParseAddr("10.0.0.1"), Weight: 1, Node: "e"}}}
 	targets := (health.Rules{Default: true}).Targets(service, &service.Backends[0])
-	if len(targets) != 1 {
-		t.Fatalf("%d targets", len(targets))
-	}
+	must.Equal(t, len(targets), 1, "targets")
 	key, now := share.Key(targets[0]), time.Now().UnixMilli()
 	bad := []membership.Seen{{Key: "other", Health: vip.Unknown}, {Key: key, Health: vip.Unhealthy, Since: now, Reason: "timeout"}}
 	nodes := []membership.Node{
@@ -58,16 +58,10 @@ func TestComparisonOfChecks(t *testing.T) {
 		{share.Sharing{All: true}, "a healthy; b unhealthy timeout; c; d healthy; e healthy local; f healthy"},
 	} {
 		c := comparison{nodes: nodes, rules: health.Rules{Default: true}, sharing: func(asked string) share.Sharing {
-			if asked != key {
-				t.Errorf("asked for %s, not %s", asked, key)
-			}
+			expect.Equal(t, asked, key, "asked for")
 			return test.how
 		}}
-		if got := text(c.backend(service, &service.Backends[0])); got != test.want {
-			t.Errorf("%+v: %s, want %s", test.how, got, test.want)
-		}
+		expect.Equal(t, text(c.backend(service, &service.Backends[0])), test.want, "%+v", test.how)
 	}
-	if got := fmt.Sprint(timeOf(0)); got != "<nil>" {
-		t.Errorf("no time is %s", got)
-	}
+	expect.Equal(t, fmt.Sprint(timeOf(0)), "<nil>", "no time")
 }

@@ -22,6 +22,8 @@ import (
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -38,9 +40,7 @@ func TestLeaseOfAnUnreadableRegistrationIsKept(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		db := openDB(t, path)
 		local, err := localStores(db)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		cfg := &configs.Config{}
 		cfg.Pools = []configs.Pool{{Name: "lan", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}
 		clock := table.NewClock(time.Now())
@@ -57,12 +57,8 @@ func TestLeaseOfAnUnreadableRegistrationIsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.pipeline = pipeline.New(pipeline.Options{Tables: a.tables, Allocator: a.allocator, Plane: reconciletest.NewPlane(), Resync: -1, Events: a.events})
-		if err := a.newSources(cfg); err != nil {
-			t.Fatal(err)
-		}
-		if err := a.allocator.Restore(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.newSources(cfg))
+		must.Succeed(t, a.allocator.Restore(t.Context()))
 		a.rest.Restore()
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
@@ -84,9 +80,7 @@ func TestLeaseOfAnUnreadableRegistrationIsKept(t *testing.T) {
 				for _, w := range want {
 					kept = kept || w == name
 				}
-				if held[name] != kept {
-					t.Errorf("%s: lease of %q held: %t, want %t", when, name, held[name], kept)
-				}
+				expect.Equal(t, held[name], kept, "%s: lease of %q held", when, name)
 			}
 		}
 		expect("after the grace period", "readable", "replaced", "deleted", "invalid")
@@ -94,9 +88,7 @@ func TestLeaseOfAnUnreadableRegistrationIsKept(t *testing.T) {
 			t.Errorf("problems %v, want one of the state file and one of the invalid registration", status.Problems)
 		}
 
-		if _, err := a.rest.PutService(t.Context(), rest.Put{Spec: record("replaced").Spec}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(a.rest.PutService(t.Context(), rest.Put{Spec: record("replaced").Spec}))(t)
 		for _, name := range []string{"deleted", "invalid"} {
 			if _, err := a.rest.DeleteService(t.Context(), vip.ServiceKey{Namespace: vip.DefaultNamespace, Name: name}, nil); err != nil {
 				t.Errorf("delete %q: %v", name, err)
@@ -119,20 +111,13 @@ func TestLeaseOfAnUnreadableRegistrationIsKept(t *testing.T) {
 func prepare(t *testing.T, path string, names []string, record func(string) rest.Record) {
 	t.Helper()
 	db, err := store.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	local, err := localStores(db)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	local := must.Get(localStores(db))(t)
 	addr := netip.MustParseAddr("192.0.2.10")
 	for _, name := range names {
 		lease := ipam.Lease{Resource: ipam.Resource{Addr: addr}, Pool: "lan", State: ipam.Held, Since: vip.InstantOf(time.Now()),
 			Holders: []ipam.Holder{{Service: vip.ServiceKey{Namespace: vip.DefaultNamespace, Name: name}, Source: rest.Type}}}
-		if err := local.Leases.Commit(t.Context(), ipam.Gain(lease)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, local.Leases.Commit(t.Context(), ipam.Gain(lease)))
 		addr = addr.Next()
 		r := record(name)
 		switch name {
@@ -141,17 +126,10 @@ func prepare(t *testing.T, path string, names []string, record func(string) rest
 		case "invalid":
 			r.Spec.Ports = nil
 		}
-		if err := serviceBucket(db).Put("default/"+name, r); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, serviceBucket(db).Put("default/"+name, r))
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	file, err := bbolt.Open(path, 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, db.Close())
+	file := must.Get(bbolt.Open(path, 0o600, nil))(t)
 	defer file.Close()
 	err = file.Update(func(tx *bbolt.Tx) error {
 		for _, name := range []string{"replaced", "deleted"} {
@@ -164,7 +142,5 @@ func prepare(t *testing.T, path string, names []string, record func(string) rest
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func TestPlaneHealth(t *testing.T) {
@@ -14,9 +15,7 @@ func TestPlaneHealth(t *testing.T) {
 		h := newPlaneHealth(func() reconcile.Stats { return s })
 		expect := func(when string, want bool) {
 			t.Helper()
-			if got := h.ok(); got != want {
-				t.Errorf("%s: %t", when, got)
-			}
+			expect.Equal(t, h.ok(), want, when)
 		}
 		turn := func() { s.LastRound = time.Now() }
 		turn()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // The time of a dataplane that leaves counts from its replacement, also after a restart, and anew if it served in between. An
@@ -24,13 +25,11 @@ func TestTimeOfADataplaneThatLeaves(t *testing.T) {
 	}
 	serves(configs.ModeNFT)
 	first := serves(configs.ModeIPVS).leavesSince(configs.ModeNFT)
-	if again := serves(configs.ModeIPVS).leavesSince(configs.ModeNFT); !again.Equal(first) {
-		t.Errorf("after a restart the time counts from %s, not from %s", again, first)
-	}
+	again := serves(configs.ModeIPVS).leavesSince(configs.ModeNFT)
+	expect.True(t, again.Equal(first), "after a restart the time counts from %s, not from %s", again, first)
 	before := time.Now()
-	if back := serves(configs.ModeNFT).leavesSince(configs.ModeIPVS); back.Before(before) {
-		t.Errorf("the time of ipvs counts from %s, and it was replaced after %s", back, before)
-	}
+	back := serves(configs.ModeNFT).leavesSince(configs.ModeIPVS)
+	expect.False(t, back.Before(before), "the time of ipvs counts from %s, and it was replaced after %s", back, before)
 	if second := serves(configs.ModeIPVS).leavesSince(configs.ModeNFT); second.Before(before) {
 		t.Errorf("the time of nft, which served again, counts from %s, and it was replaced after %s", second, before)
 	}
@@ -41,7 +40,6 @@ func TestTimeOfADataplaneThatLeaves(t *testing.T) {
 	a := serves(configs.ModeIPVS)
 	a.forgetLeaving(configs.ModeNFT) // with its last connection
 	before = time.Now()
-	if third := a.leavesSince(configs.ModeNFT); third.Before(before) {
-		t.Errorf("the time of what appeared later counts from %s, before %s", third, before)
-	}
+	third := a.leavesSince(configs.ModeNFT)
+	expect.False(t, third.Before(before), "the time of what appeared later counts from %s, before %s", third, before)
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -31,9 +33,8 @@ func TestLagIsThatOfTheOldestChange(t *testing.T) {
 		{time.Second, 13, 12, 0},
 	} {
 		at = at.Add(step.after)
-		if got := l.of(reconcile.Stats{DesiredRev: step.desired, AppliedRev: step.applied}, at); got != step.want {
-			t.Errorf("at %s with %d of %d: %s, want %s", at, step.applied, step.desired, got, step.want)
-		}
+		got := l.of(reconcile.Stats{DesiredRev: step.desired, AppliedRev: step.applied}, at)
+		expect.Equal(t, got, step.want, "at %s with %d of %d", at, step.applied, step.desired)
 	}
 }
 
@@ -43,17 +44,10 @@ func TestOwnNodeCostsTheSameWithManyServices(t *testing.T) {
 		dir := t.TempDir()
 		path := filepath.Join(dir, configs.ConfigName)
 		text := "[node]\nname = \"lb1\"\nstate_dir = \"" + dir + "/state\"\n[dataplane]\nmode = \"proxy\"\n"
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 		cfg, problems := configs.Load(path)
-		if cfg == nil {
-			t.Fatal(problems)
-		}
-		a, err := newAgent(Options{Config: path}, cfg, nil, &sockets.Set{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.True(t, cfg != nil, problems)
+		a := must.Get(newAgent(Options{Config: path}, cfg, nil, &sockets.Set{}))(t)
 		defer a.close()
 		for i := range services {
 			s := &vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: "s" + strconv.Itoa(i)}}

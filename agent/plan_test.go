@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -98,9 +99,8 @@ func TestPlanShowsWhatWaitsForARestart(t *testing.T) {
 			t.Errorf("%s: changes %+v", when, changes)
 		}
 		c := a.configCheck()
-		if shown := c.Next == "ironvip config plan" && c.Message == "restart needed for dataplane.mode"; shown != want {
-			t.Errorf("%s: check %+v", when, c)
-		}
+		shown := c.Next == "ironvip config plan" && c.Message == "restart needed for dataplane.mode"
+		expect.Equal(t, shown, want, "%s: check %+v", when, c)
 	}
 	waits("nothing differs", false)
 	a.config.set(reloaded, nil)

@@ -9,6 +9,7 @@ import (
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // Mode auto takes the first of ipvs, nft and proxy that can run, but keeps the one that the host ran before. If the
@@ -80,16 +81,12 @@ func TestLacksTheKnownCauseOnly(t *testing.T) {
 func TestFindingsAreOfNow(t *testing.T) {
 	var found []ipvs.Finding
 	p := &dataplane{Opened: plane.Opened{Findings: func() []ipvs.Finding { return found }}}
-	if got := p.now().Findings; len(got) != 0 {
-		t.Errorf("at first: %+v", got)
-	}
+	expect.Empty(t, p.now().Findings, "at first")
 	found = []ipvs.Finding{{Name: "sysctl a", OK: true}, {Name: "sysctl b", Detail: "is 0", Remedy: "sysctl -w b=1"}}
 	want := v1.Finding{Level: v1.LevelWarn, Name: "sysctl b", Message: "is 0", Fix: "sysctl -w b=1"}
 	if got := p.now().Findings; len(got) != 1 || got[0] != want {
 		t.Errorf("later: %+v, want %+v", got, want)
 	}
 	found[1].OK = true
-	if got := p.now().Findings; len(got) != 0 {
-		t.Errorf("after the fix: %+v", got)
-	}
+	expect.Empty(t, p.now().Findings, "after the fix")
 }

@@ -7,6 +7,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -14,9 +15,7 @@ import (
 func TestProbeChecks(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	fault := probe.Fault{Probes: 37, Since: vip.InstantOf(now.Add(-80 * time.Second)), Last: vip.InstantOf(now), Reason: "open a socket: too many open files"}
-	if checks := probeChecks(probe.Stats{Targets: 10}, 1024, now); len(checks) != 0 {
-		t.Errorf("%+v", checks)
-	}
+	expect.Empty(t, probeChecks(probe.Stats{Targets: 10}, 1024, now))
 	for _, tc := range []struct {
 		stats         probe.Stats
 		message, hint string

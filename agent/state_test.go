@@ -15,14 +15,13 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func openDB(t *testing.T, path string) *store.DB {
 	t.Helper()
-	db, err := store.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(store.Open(path))(t)
 	t.Cleanup(func() { db.Close() })
 	return db
 }
@@ -31,25 +30,14 @@ func openDB(t *testing.T, path string) *store.DB {
 func TestMissingStateFileIsNoticed(t *testing.T) {
 	dir := t.TempDir()
 	cfg, problems := configs.Parse(filepath.Join(dir, "ironvip.toml"), []byte("[node]\nstate_dir = \""+dir+"\"\n"))
-	if cfg == nil {
-		t.Fatal(problems)
-	}
+	must.True(t, cfg != nil, problems)
 	start := func(want bool) {
 		t.Helper()
-		db, err := openState(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		db := must.Get(openState(cfg))(t)
 		defer db.Close()
-		if lost, err := isStateLost(cfg, db); err != nil || lost != want {
-			t.Errorf("lost: %v, %v, want %v", lost, err, want)
-		}
-		if err := checkStore(cfg, db); err != nil {
-			t.Fatal(err)
-		}
-		if err := cfg.SaveLastGood(); err != nil {
-			t.Fatal(err)
-		}
+		expect.Equal(t, must.Get(isStateLost(cfg, db))(t), want, "lost")
+		must.Succeed(t, checkStore(cfg, db))
+		must.Succeed(t, cfg.SaveLastGood())
 		if !want {
 			return
 		}
@@ -60,29 +48,18 @@ func TestMissingStateFileIsNoticed(t *testing.T) {
 	}
 	start(false)
 	start(false)
-	if err := os.Remove(filepath.Join(dir, store.FileName)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(filepath.Join(dir, store.FileName)))
 	start(true)
 	start(false)
 }
 
 // Failing writes make the status fail, for as long as they fail.
 func TestFailingWritesAreAFailure(t *testing.T) {
-	db, err := store.Open(filepath.Join(t.TempDir(), store.FileName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(store.Open(filepath.Join(t.TempDir(), store.FileName)))(t)
 	a := &agent{db: db}
-	if c := a.stateChecks(); len(c) != 0 {
-		t.Errorf("at first: %+v", c)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := noteStore(db, lastStore{}); err == nil {
-		t.Fatal("a write to a closed file succeeds")
-	}
+	expect.Empty(t, a.stateChecks(), "at first")
+	must.Succeed(t, db.Close())
+	must.True(t, noteStore(db, lastStore{}) != nil, "a write to a closed file succeeds")
 	<-db.Failed()
 	if c := a.stateChecks(); len(c) != 1 || c[0].Level != v1.LevelFail || !strings.Contains(c[0].Message, "write state") {
 		t.Errorf("%+v", c)
@@ -104,13 +81,9 @@ func TestFailedWriteIsReportedAtOnce(t *testing.T) {
 		defer cancel()
 		go a.watchState(ctx)
 		time.Sleep(stateWatchEvery / 10) // the first check finds nothing
-		if err := os.Rename(path, path+".away"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Rename(path, path+".away"))
 		for range 3 {
-			if err := noteStore(db, lastStore{}); err == nil {
-				t.Fatal("a write to a deleted file succeeds")
-			}
+			must.True(t, noteStore(db, lastStore{}) != nil, "a write to a deleted file succeeds")
 			synctest.Wait()
 		}
 		if events, _ := a.events.Since(0); len(events) != 1 || events[0].Kind != "state_failed" {
@@ -124,9 +97,7 @@ func TestDeletedStateFileIsReported(t *testing.T) {
 	path := filepath.Join(t.TempDir(), store.FileName)
 	bubble.Test(t, func(t *testing.T) {
 		db := openDB(t, path)
-		if err := os.Rename(path, path+".away"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Rename(path, path+".away"))
 		a := &agent{db: db, events: event.NewLog(10, time.Now), log: slog.New(slog.DiscardHandler)}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -135,9 +106,7 @@ func TestDeletedStateFileIsReported(t *testing.T) {
 		if c := a.stateChecks(); len(c) != 1 || c[0].Level != v1.LevelFail || !strings.Contains(c[0].Message, "deleted") || !strings.Contains(c[0].Hint, "move the file back") {
 			t.Errorf("%+v", c)
 		}
-		if err := os.Rename(path+".away", path); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Rename(path+".away", path))
 		time.Sleep(3 * stateWatchEvery)
 		events, _ := a.events.Since(0)
 		if len(events) != 2 || events[0].Kind != "state_failed" || events[1].Kind != "state_recovered" {

@@ -15,6 +15,8 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -49,34 +51,23 @@ func TestAStartOnAnotherStore(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			defer db.Close()
 			if c.leases {
-				stores, err := localStores(db)
-				if err != nil {
-					t.Fatal(err)
-				}
+				stores := must.Get(localStores(db))(t)
 				l := ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.1")}, State: ipam.Held, Since: vip.InstantOf(time.Unix(1, 0)),
 					Holders: []ipam.Holder{{Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Source: "static"}}}
-				if err := stores.Leases.Commit(t.Context(), []ipam.Op{{New: &l}}); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, stores.Leases.Commit(t.Context(), []ipam.Op{{New: &l}}))
 			}
 			if c.noted != nil {
-				if err := noteStore(db, storeOf(c.noted)); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, noteStore(db, storeOf(c.noted)))
 			}
 			err = checkStore(c.starts, db)
 			if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "hint: ") {
 				t.Errorf("%v", err)
 			}
 			if err == nil {
-				if err := checkStore(c.starts, db); err != nil {
-					t.Errorf("a second start: %v", err)
-				}
+				expect.Succeed(t, checkStore(c.starts, db), "a second start")
 			}
 		})
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/plane/steer"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -83,9 +84,7 @@ func TestWithdrawn(t *testing.T) {
 		}
 
 		a.tables.Services.Set(vip.Service{Key: key, Source: "another"})
-		if err := <-ask(); err != nil {
-			t.Errorf("with another source's service of that name: %v", err)
-		}
+		expect.Succeed(t, <-ask(), "with another source's service of that name")
 		a.tables.Services.Set(vip.Service{Key: key, Source: "kubernetes"})
 		last := ask()
 		still(last, "back again")

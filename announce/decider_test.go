@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 var timing = Timing{Settle: 10 * time.Second, Handover: 300 * time.Millisecond, Leave: 2 * time.Second}
@@ -166,9 +167,7 @@ func TestDecisionsEqualThoseOfTheOracle(t *testing.T) {
 				d.Decide(now, func(a Announcement, gone bool) { got[a.Addr] = a.Here && !gone })
 				for i := range 6 {
 					addr := vipAt(i)
-					if want := o.decide(addr, now); got[addr] != want {
-						t.Fatalf("%s announced %v, want %v", addr, got[addr], want)
-					}
+					must.Equal(t, got[addr], o.decide(addr, now), "%s announced", addr)
 				}
 				if !now.Before(end) {
 					break

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -18,6 +19,9 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -65,9 +69,7 @@ func TestRoutesByRole(t *testing.T) {
 	}
 	slices.Sort(listed)
 	slices.Sort(routes)
-	if !slices.Equal(listed, routes) {
-		t.Fatalf("the table has\n%q\nthe API has\n%q", listed, routes)
-	}
+	must.SameList(t, listed, routes, "the table has\n%q\nthe API has\n", listed)
 	for least, all := range open {
 		for _, route := range all {
 			method, path, _ := strings.Cut(route, " ")
@@ -89,9 +91,8 @@ func TestRoutesByRole(t *testing.T) {
 						header = append(header, "Accept: application/json")
 					}
 					status := r.statusOf(method, place, header...)
-					if got := status != http.StatusUnauthorized && status != http.StatusForbidden; got != want {
-						t.Errorf("%s %s as %s: %d", method, place, role, status)
-					}
+					got := status != http.StatusUnauthorized && status != http.StatusForbidden
+					expect.Equal(t, got, want, "%s %s as %s: %d", method, place, role, status)
 					if role == access.None && !want && status != http.StatusUnauthorized {
 						t.Errorf("%s %s without a role: %d", method, place, status)
 					}
@@ -133,14 +134,11 @@ func TestWhoami(t *testing.T) {
 	} {
 		secret := r.create(tokens.Token{Name: c.name, Grant: c.grant})
 		c.want.Node, c.want.Version = "lb1", "0.0.1"
-		got := must[v1.Whoami](r, "GET", v1.PathWhoami, "", "Authorization: Bearer "+secret)
-		if !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
-		}
+		got := decode[v1.Whoami](r, "GET", v1.PathWhoami, "", "Authorization: Bearer "+secret)
+		expect.True(t, reflect.DeepEqual(got, c.want), "%s: %+v, want %+v", c.name, got, c.want)
 	}
-	if a := r.ask("GET", v1.PathWhoami, ""); a.StatusCode != http.StatusUnauthorized {
-		t.Errorf("a caller without a role: %s", a.Status)
-	}
+	a := r.ask("GET", v1.PathWhoami, "")
+	expect.Equal(t, a.StatusCode, http.StatusUnauthorized, "a caller without a role: %s", a.Status)
 }
 
 var contentTypes = map[string]string{"PUT": "application/json", "POST": "application/json", "PATCH": v1.MergePatchType}
@@ -152,12 +150,8 @@ func TestRegistrarStaysInItsNamespaces(t *testing.T) {
 	secret := r.create(tokens.Token{Name: "deploy", Grant: access.Grant{Role: access.Registrar, Namespaces: []string{"shop"}, Hostnames: []string{"*.shop.example"}}})
 	const ports = `"ports": [{"port": 80}]`
 	local, problems := (&spec.Service{Name: "local", Namespace: "shop", Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}, Backends: []spec.Backend{{Address: "127.0.0.1"}}}).Build("rest", "")
-	if len(problems) > 0 {
-		t.Fatal(problems)
-	}
-	if _, err := r.deps.Registrar.PutService(t.Context(), rest.Put{Spec: spec.FromService(local)}); err != nil {
-		t.Fatal(err)
-	}
+	must.Empty(t, problems)
+	must.Get(r.deps.Registrar.PutService(t.Context(), rest.Put{Spec: spec.FromService(local)}))(t)
 	backends := func(address string) string {
 		return `{"name": "e", "namespace": "shop", ` + ports + `, "backends": [{"address": "` + address + `"}]}`
 	}
@@ -201,18 +195,15 @@ func TestRegistrarStaysInItsNamespaces(t *testing.T) {
 		{"DELETE", "/v1/services/shop/e", "", 200},
 		{"DELETE", "/v1/services/shop/local", "", 200},
 	} {
-		if a := r.ask(c.method, c.path, c.body, "Authorization: bearer "+secret, "Content-Type: "+contentTypes[c.method]); a.StatusCode != c.want {
-			t.Errorf("%s %s %s: %d, want %d", c.method, c.path, c.body, a.StatusCode, c.want)
-		}
+		a := r.ask(c.method, c.path, c.body, "Authorization: bearer "+secret, "Content-Type: "+contentTypes[c.method])
+		expect.Equal(t, a.StatusCode, c.want, "%s %s %s", c.method, c.path, c.body)
 	}
 	var names []string
 	for s := range r.deps.Services.All() {
 		names = append(names, s.String())
 	}
 	slices.Sort(names)
-	if want := []string{"from-file", "shop/a", "shop/c"}; !slices.Equal(names, want) {
-		t.Errorf("services %q, want %q", names, want)
-	}
+	expect.SameList(t, names, []string{"from-file", "shop/a", "shop/c"}, "services")
 }
 
 // A write has one line in the log that says who did what.
@@ -244,14 +235,8 @@ func TestRolesOnTheSocket(t *testing.T) {
 		d.Policy = func() *access.Policy { return policy }
 	})
 	socket := filepath.Join(t.TempDir(), "sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); _ = r.server.Serve(ctx, l, nil) }()
-	defer func() { cancel(); <-done }()
+	l := must.Get(net.Listen("unix", socket))(t)
+	defer scope.Go(t, func(ctx context.Context) error { return r.server.Serve(ctx, l, nil) })()
 	c := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
@@ -264,22 +249,68 @@ func TestRolesOnTheSocket(t *testing.T) {
 		{"/v1/tokens", "", map[string]int{"true": 200, "false": 403}},
 		{"/v1/services", "wrong", map[string]int{"true": 401, "false": 401}},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+test.path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+test.path, nil))(t)
 		if test.token != "" {
 			req.Header.Set("Authorization", "Bearer "+test.token)
 		}
-		resp, err := c.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must.Get(c.Do(req))(t)
 		resp.Body.Close()
-		if resp.StatusCode != test.want[root] {
-			t.Errorf("%s with token %q: %d, want %d", test.path, test.token, resp.StatusCode, test.want[root])
-		}
+		expect.Equal(t, resp.StatusCode, test.want[root], "%s with token %q", test.path, test.token)
 	}
 }
 
 func isRoot() bool { return os.Getuid() == 0 }
+
+// BenchmarkAuthorization measures which part of a GET of one service is the check of a token. Batches
+// with and without the check alternate, so that the load of the machine changes both. The request
+// doesn't include the network.
+func BenchmarkAuthorization(b *testing.B) {
+	var checks bool
+	r := newRig(b, func(d *Deps) {
+		d.Policy = func() *access.Policy { return &access.Policy{Everyone: !checks, Tokens: d.Tokens.Caller} }
+	})
+	handler := r.server.Handler()
+	request := func(method, body, token string) {
+		req := httptest.NewRequest(method, webPath, strings.NewReader(body))
+		req.Host = "localhost"
+		req.Header.Set("Content-Type", "application/json")
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		answer := httptest.NewRecorder()
+		if handler.ServeHTTP(answer, req); answer.Code >= 300 {
+			b.Fatal(answer.Code, answer.Body)
+		}
+	}
+	request(http.MethodPut, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2"}]}`, "")
+	secret, err := r.deps.Tokens.Create(b.Context(), tokens.Token{Name: "viewer", Grant: access.Grant{Role: access.Viewer}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	const batch = 10 // too short for most interruptions
+	measure := func(check bool) time.Duration {
+		checks = check
+		start := time.Now()
+		for range batch {
+			if check {
+				request(http.MethodGet, "", secret)
+			} else {
+				request(http.MethodGet, "", "")
+			}
+		}
+		return time.Since(start)
+	}
+	var with, without []time.Duration
+	for b.Loop() {
+		with, without = append(with, measure(true)), append(without, measure(false))
+	}
+	checked, unchecked := undisturbed(with), undisturbed(without)
+	b.ReportMetric(float64(checked.Nanoseconds())/batch, "ns/request")
+	b.ReportMetric(100*float64(checked-unchecked)/float64(checked), "auth-%")
+}
+
+// undisturbed returns the time of a batch that other programs did not interrupt: a tenth was faster.
+func undisturbed(d []time.Duration) time.Duration {
+	slices.Sort(d)
+	return d[len(d)/10]
+}

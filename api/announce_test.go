@@ -15,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/roster"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // announceRig is the announcer's tables as an agent mirrors them, and drains in memory.
@@ -90,9 +91,7 @@ func TestAnnouncements(t *testing.T) {
 		t.Fatalf("%v, %+v", states, list)
 	}
 	for i := range want {
-		if states[i] != want[i] {
-			t.Errorf("states %v, want %v", states, want)
-		}
+		expect.Equal(t, states[i], want[i], "states %v, want %v", states, want)
 	}
 	var one v1.Announcement
 	decode(r.ask("GET", v1.AnnouncementPath("192.0.2.12"), ""), &one)
@@ -120,14 +119,10 @@ func TestAnnouncements(t *testing.T) {
 		}
 		drain = v1.NodeDrain{}
 		decode(r.ask("GET", v1.NodeDrainPath(node), ""), &drain)
-		if !drain.Draining {
-			t.Errorf("%s: %+v", node, drain)
-		}
+		expect.True(t, drain.Draining, "%s: %+v", node, drain)
 		drain = v1.NodeDrain{}
 		decode(r.ask("DELETE", v1.NodeDrainPath(node), ""), &drain)
-		if drain.Draining {
-			t.Errorf("%s: %+v", node, drain)
-		}
+		expect.False(t, drain.Draining, "%s: %+v", node, drain)
 	}
 	if a := r.ask("PUT", v1.NodeDrainPath("lb9"), ""); a.StatusCode != 404 {
 		t.Errorf("%s", a.Status)

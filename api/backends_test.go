@@ -13,6 +13,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -20,40 +21,34 @@ import (
 // separate backend with its own state.
 func TestBackendOfSomePorts(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80,"name":"http"},{"port":81,"name":"admin"}]}`, "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80,"name":"http"},{"port":81,"name":"admin"}]}`, "Prefer: wait=60")
 	bad := r.ask("PUT", webPath+"/backends/10.0.0.2", `{"ports":["amdin"]}`)
 	if text := string(bad.body); bad.StatusCode != http.StatusUnprocessableEntity || !strings.Contains(text, `did you mean \"admin\"?`) {
 		t.Errorf("a port that isn't there: %s\n%s", bad.Status, text)
 	}
-	b := must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.2", `{"ports":["http"],"for_zones":["b","a"],"for_nodes":["n1"]}`, "Prefer: wait=60")
-	if fmt.Sprint(b.Ports, b.ForZones, b.ForNodes) != "[http] [a b] [n1]" {
-		t.Errorf("%+v", b)
-	}
-	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.2:80", `{"ports":["admin"]}`, "Prefer: wait=60")
-	if a := r.ask("PUT", webPath+"/backends/10.0.0.2:80/state?force=true", `{"state":"drain"}`, "Prefer: wait=2"); a.Header.Get("Preference-Applied") == "" {
-		t.Errorf("not applied: %s\n%s", a.Status, a.body)
-	}
+	b := decode[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.2", `{"ports":["http"],"for_zones":["b","a"],"for_nodes":["n1"]}`, "Prefer: wait=60")
+	expect.Equal(t, fmt.Sprint(b.Ports, b.ForZones, b.ForNodes), "[http] [a b] [n1]", "%+v", b)
+	decode[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.2:80", `{"ports":["admin"]}`, "Prefer: wait=60")
+	a := r.ask("PUT", webPath+"/backends/10.0.0.2:80/state?force=true", `{"state":"drain"}`, "Prefer: wait=2")
+	expect.True(t, a.Header.Get("Preference-Applied") != "", "not applied: %s\n%s", a.Status, a.body)
 	got := map[string]string{}
-	for _, f := range must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
+	for _, f := range decode[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
 		got[f.Port] = fmt.Sprint(f.Backends)
 	}
-	if want := map[string]string{"http": "[{10.0.0.2:80 1 0 <nil>}]", "admin": "[{10.0.0.2:80 0 0 <nil>}]"}; fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("%v, want %v", got, want)
-	}
+	want := map[string]string{"http": "[{10.0.0.2:80 1 0 <nil>}]", "admin": "[{10.0.0.2:80 0 0 <nil>}]"}
+	expect.Equal(t, fmt.Sprint(got), fmt.Sprint(want), "%v, want %v", got, want)
 }
 
 // A UDP frontend in the dataplane contains only backends that accept new clients. A wait for a
 // backend's return ends when it is in the dataplane again.
 func TestStateOfUDPBackend(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":53,"protocol":"udp"}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2"}]}`, "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, `{"ports":[{"port":53,"protocol":"udp"}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2"}]}`, "Prefer: wait=60")
 	for range 20 {
 		for state, want := range map[string]string{"drain": "[{10.0.0.2:53 1 0 <nil>}]", "ready": "[{10.0.0.1:53 1 0 <nil>} {10.0.0.2:53 1 0 <nil>}]"} {
-			must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"`+state+`"}`, "Prefer: wait=60")
-			for _, f := range must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
-				if got := fmt.Sprint(f.Backends); got != want {
-					t.Errorf("%s: %s has %s", state, f.Address, got)
-				}
+			decode[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"`+state+`"}`, "Prefer: wait=60")
+			for _, f := range decode[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
+				expect.Equal(t, fmt.Sprint(f.Backends), want, "%s: %s has", state, f.Address)
 			}
 		}
 	}
@@ -61,7 +56,7 @@ func TestStateOfUDPBackend(t *testing.T) {
 
 func TestBackendLife(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 	const path = webPath + "/backends/10.0.0.2:9090"
 	a := r.ask("PUT", path, `{"weight":5,"zone":"a","ttl":"30s","max_connections":7}`, "Prefer: wait=60")
 	var b v1.Backend
@@ -77,40 +72,36 @@ func TestBackendLife(t *testing.T) {
 	if beat := r.ask("PUT", path+"/heartbeat", ""); beat.StatusCode != http.StatusNoContent || len(beat.body) != 0 {
 		t.Errorf("heartbeat: %s %q", beat.Status, beat.body)
 	}
-	if got := must[v1.Backend](r, "GET", path, ""); got.ID != b.ID {
-		t.Errorf("get: %+v", got)
-	}
-	if list := must[v1.BackendList](r, "GET", webPath+"/backends", ""); len(list.Items) != 2 {
-		t.Errorf("list: %+v", list)
-	}
-	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.3", "") // no body: weight 1, no TTL
+	got := decode[v1.Backend](r, "GET", path, "")
+	expect.Equal(t, got.ID, b.ID, "get: %+v", got)
+	list := decode[v1.BackendList](r, "GET", webPath+"/backends", "")
+	expect.Equal(t, len(list.Items), 2, "list: %+v", list)
+	decode[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.3", "") // no body: weight 1, no TTL
 	weight := func(address string) (w uint32, found bool) {
-		for _, f := range must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
+		for _, f := range decode[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
 			for _, e := range f.Backends {
 				if e.Address == address {
-					if e.MaxConnections != 7 {
-						t.Errorf("the dataplane gives it %d connections", e.MaxConnections)
-					}
+					expect.Equal(t, e.MaxConnections, 7, "the dataplane gives it %d connections", e.MaxConnections)
 					return e.Weight, true
 				}
 			}
 		}
 		return 0, false
 	}
-	drained := must[v1.Backend](r, "PUT", path+"/state", `{"state":"maint"}`, "Prefer: wait=60")
+	drained := decode[v1.Backend](r, "PUT", path+"/state", `{"state":"maint"}`, "Prefer: wait=60")
 	if drained.State != "maint" || drained.SourceState != "ready" || drained.Usable {
 		t.Errorf("maint: %+v", drained)
 	}
 	if w, found := weight("10.0.0.2:9090"); found && w != 0 {
 		t.Errorf("the dataplane still gives it weight %d", w)
 	}
-	ready := must[v1.Backend](r, "PUT", path+"/state", `{"state":"ready"}`, "Prefer: wait=60")
+	ready := decode[v1.Backend](r, "PUT", path+"/state", `{"state":"ready"}`, "Prefer: wait=60")
 	if w, _ := weight("10.0.0.2:9090"); w != 5 || ready.State != "ready" || ready.SourceState != "" {
 		t.Errorf("ready again: weight %d, %+v", w, ready)
 	}
-	must[v1.Backend](r, "PUT", "/v1/services/default/from-file/backends/10.9.0.1/state?force=true", `{"state":"drain"}`, "Prefer: wait=60")
+	decode[v1.Backend](r, "PUT", "/v1/services/default/from-file/backends/10.9.0.1/state?force=true", `{"state":"drain"}`, "Prefer: wait=60")
 
-	deleted := must[v1.Deleted](r, "DELETE", path, "", "Prefer: wait=60")
+	deleted := decode[v1.Deleted](r, "DELETE", path, "", "Prefer: wait=60")
 	if deleted.Backend != "10.0.0.2:9090" || !deleted.Applied {
 		t.Errorf("deleted: %+v", deleted)
 	}
@@ -128,15 +119,14 @@ func TestRemovedBackendIsListedWhileItDrains(t *testing.T) {
 	body := func(backends string) string {
 		return `{"ports":[{"port":80},{"port":81,"target_port":80}],"drain_timeout":"1h","backends":[` + backends + `]}`
 	}
-	must[v1.Service](r, "PUT", webPath, body(`{"address":"10.0.0.1"},{"address":"10.0.0.2"}`), "Prefer: wait=60")
-	must[v1.Service](r, "PUT", webPath, body(`{"address":"10.0.0.1"}`), "Prefer: wait=60")
-	list := must[v1.BackendList](r, "GET", webPath+"/backends", "").Items
+	decode[v1.Service](r, "PUT", webPath, body(`{"address":"10.0.0.1"},{"address":"10.0.0.2"}`), "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, body(`{"address":"10.0.0.1"}`), "Prefer: wait=60")
+	list := decode[v1.BackendList](r, "GET", webPath+"/backends", "").Items
 	if len(list) != 2 || list[0].Removed || list[1].ID != "10.0.0.2:80" || !list[1].Removed || list[1].LeavingAt == nil || list[1].Usable {
 		t.Errorf("%+v", list)
 	}
-	if got := r.ask("GET", webPath+"/backends/10.0.0.2:80", ""); got.StatusCode != 404 {
-		t.Errorf("the removed backend by name: %s", got.Status)
-	}
+	got := r.ask("GET", webPath+"/backends/10.0.0.2:80", "")
+	expect.Equal(t, got.StatusCode, 404, "the removed backend by name: %s", got.Status)
 }
 
 // Other endpoints at a backend's address don't delay the wait for its state: neither another
@@ -146,11 +136,11 @@ func TestWaitForAStateLooksAtThatBackendAlone(t *testing.T) {
 	body := func(target int) string {
 		return fmt.Sprintf(`{"ports":[{"port":80,"target_port":%d}],"drain_timeout":"1h","backends":[{"address":"10.0.0.1"},{"address":"10.0.0.1","port":9090}]}`, target)
 	}
-	must[v1.Service](r, "PUT", webPath, body(8080), "Prefer: wait=60")
-	must[v1.Service](r, "PUT", webPath, body(8081), "Prefer: wait=60") // 10.0.0.1:8080 drains for an hour
-	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:9090/state", `{"state":"maint"}`, "Prefer: wait=60")
-	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state?force=true", `{"state":"drain"}`, "Prefer: wait=60")
-	ready := must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"ready"}`, "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, body(8080), "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, body(8081), "Prefer: wait=60") // 10.0.0.1:8080 drains for an hour
+	decode[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:9090/state", `{"state":"maint"}`, "Prefer: wait=60")
+	decode[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state?force=true", `{"state":"drain"}`, "Prefer: wait=60")
+	ready := decode[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"ready"}`, "Prefer: wait=60")
 	if ready.State != "ready" || !ready.Usable {
 		t.Errorf("%+v", ready)
 	}
@@ -166,13 +156,12 @@ func TestWaitForAStateLooksAtThatBackendAlone(t *testing.T) {
 
 func TestIPv6BackendInAPath(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"families":["ipv6"]}`)
+	decode[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"families":["ipv6"]}`)
 	for _, id := range []string{"[2001:db8::1]:8080", "%5B2001:db8::2%5D:8080", "2001:db8::3"} {
-		if a := r.ask("PUT", webPath+"/backends/"+id, ""); a.StatusCode != http.StatusCreated {
-			t.Errorf("%s: %s %s", id, a.Status, a.body)
-		}
+		a := r.ask("PUT", webPath+"/backends/"+id, "")
+		expect.Equal(t, a.StatusCode, http.StatusCreated, "%s: %s %s", id, a.Status, a.body)
 	}
-	if list := must[v1.BackendList](r, "GET", webPath+"/backends", ""); len(list.Items) != 3 || list.Items[0].ID != "[2001:db8::1]:8080" || list.Items[2].ID != "2001:db8::3" {
+	if list := decode[v1.BackendList](r, "GET", webPath+"/backends", ""); len(list.Items) != 3 || list.Items[0].ID != "[2001:db8::1]:8080" || list.Items[2].ID != "2001:db8::3" {
 		t.Errorf("%+v", list)
 	}
 }
@@ -236,9 +225,7 @@ func TestObservedHealth(t *testing.T) {
 		want.LastError = want.HealthReason
 		want.Serving = tc.passive != vip.Ejected // the frontend of the test gives it a weight
 		want.ID, want.Address, want.Port, want.Weight, want.State = "10.0.0.1:80", "10.0.0.1", 80, 1, "ready"
-		if diff := cmp.Diff(want, row.Status.Backends[0]); diff != "" {
-			t.Errorf("%s: %s", tc.name, diff)
-		}
+		expect.NoDiff(t, cmp.Diff(want, row.Status.Backends[0]), tc.name)
 	}
 }
 

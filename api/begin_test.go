@@ -22,6 +22,8 @@ import (
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -78,9 +80,7 @@ func TestBeforeTheAgentHasBegun(t *testing.T) {
 			path := strings.NewReplacer(`\:`, ":", ":namespace", "default", ":name", "web", ":id", "10.0.0.1:80", ":ip", "192.0.2.1", ":source", "files", v1.PathDataplaneSwitch, v1.PathDataplaneSwitch+"?mode=nft").Replace(route.Path)
 			code, header, body := askDirectly(t, s, route.Method, path)
 			if i := slices.Index(answered, route.Method+" "+path); i >= 0 {
-				if code != http.StatusOK {
-					t.Errorf("%s %s: %d %s", route.Method, path, code, body)
-				}
+				expect.Equal(t, code, http.StatusOK, "%s %s: %d %s", route.Method, path, code, body)
 				answered = slices.Delete(answered, i, i+1)
 				continue
 			}
@@ -94,15 +94,11 @@ func TestBeforeTheAgentHasBegun(t *testing.T) {
 				t.Errorf("%s %s: %d %v %s", route.Method, path, code, header, body)
 			}
 		}
-		if len(answered) > 0 {
-			t.Errorf("no such routes: %v", answered)
-		}
+		expect.Empty(t, answered, "no such routes")
 		_, _, status := askDirectly(t, s, "GET", v1.PathStatus)
 		_, _, metrics := askDirectly(t, s, "GET", v1.PathMetrics)
 		for _, unknown := range []string{`"name":"pools"`, `"name":"services"`, `"ready":true`} {
-			if strings.Contains(status, unknown) {
-				t.Errorf("the status has %s: %s", unknown, status)
-			}
+			expect.False(t, strings.Contains(status, unknown), "the status has %s: %s", unknown, status)
 		}
 		if strings.Contains(metrics, "ironvip_pool_addresses{") {
 			t.Errorf("addresses are said to be free:\n%s", regexp.MustCompile("(?m)^ironvip_pool.*$").FindAllString(metrics, -1))
@@ -155,8 +151,6 @@ func TestBegunIsSeenFirst(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 100 {
-		if err := s.waitBegun(over); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.waitBegun(over))
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +19,8 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -31,13 +32,8 @@ func openPages(t *testing.T, at net.Addr, pages int) (connections []*net.TCPConn
 	first := map[*net.TCPConn]string{}
 	for range pages {
 		for path, until := range map[string]string{v1.PathWatchServices + "?view=summary": `{"synced":true}`, v1.PathTop + "?interval=1s&limit=8&by=bytes": `"items":`, v1.PathEvents: "HTTP/1.1 200"} {
-			c, err := net.Dial("tcp", at.String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nAccept: application/x-ndjson\r\n\r\n", path, at); err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(net.Dial("tcp", at.String()))(t)
+			must.Get(fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nAccept: application/x-ndjson\r\n\r\n", path, at))(t)
 			connections = append(connections, c.(*net.TCPConn))
 			first[c.(*net.TCPConn)] = until
 		}
@@ -45,10 +41,7 @@ func openPages(t *testing.T, at net.Addr, pages int) (connections []*net.TCPConn
 	for _, c := range connections {
 		lines := bufio.NewReader(c)
 		for {
-			line, err := lines.ReadString('\n')
-			if err != nil {
-				t.Fatal(err)
-			}
+			line := must.Get(lines.ReadString('\n'))(t)
 			if strings.Contains(line, first[c]) {
 				break
 			}
@@ -62,16 +55,12 @@ func openPages(t *testing.T, at net.Addr, pages int) (connections []*net.TCPConn
 func vanish(t *testing.T, c *net.TCPConn) {
 	t.Helper()
 	raw, err := c.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if err := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_REPAIR, 1) }); err != nil {
 		t.Fatal(err)
 	}
 	if err != nil {
-		if err := c.SetLinger(0); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.SetLinger(0))
 	}
 	c.Close()
 }
@@ -102,17 +91,8 @@ func TestClosedPagesCostNothing(t *testing.T) {
 		stats.Set(frontendNo(i), reconcile.Breakdown{Traffic: carried(uint64(i))})
 	}
 	s := New(d)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = s.Serve(ctx, l, nil) })
-	defer func() {
-		cancel()
-		serving.Wait()
-	}()
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer scope.Go(t, func(ctx context.Context) error { return s.Serve(ctx, l, nil) })()
 	if a, err := http.Get("http://" + l.Addr().String() + v1.PathHealthz); err != nil { // serving has begun
 		t.Fatal(err)
 	} else {

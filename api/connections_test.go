@@ -14,6 +14,8 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -42,9 +44,8 @@ func connectionsOf(t *testing.T, a answer) (out []v1.Connection) {
 	}
 	for line := range bytes.Lines(a.body) {
 		var c v1.Connection
-		if err := json.Unmarshal(line, &c); err != nil {
-			t.Fatalf("%v in %s", err, line)
-		}
+		err := json.Unmarshal(line, &c)
+		must.Succeed(t, err, "%v in %s", err, line)
 		out = append(out, c)
 	}
 	return out
@@ -53,8 +54,8 @@ func connectionsOf(t *testing.T, a answer) (out []v1.Connection) {
 func TestConnections(t *testing.T) {
 	list := &connectionList{}
 	r := newRig(t, func(d *Deps) { d.ConnectionLister = list })
-	must[v1.Service](r, "PUT", webPath, `{"ports":[{"name":"http","port":80},{"name":"media","protocol":"udp","port":"10000-10099"}],"backends":[{"address":"10.0.0.1"}]}`, "Prefer: wait=60")
-	must[v1.Service](r, "PUT", "/v1/services/shop/db", `{"ports":[{"port":5432}],"backends":[{"address":"10.0.0.2"}]}`, "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, `{"ports":[{"name":"http","port":80},{"name":"media","protocol":"udp","port":"10000-10099"}],"backends":[{"address":"10.0.0.1"}]}`, "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", "/v1/services/shop/db", `{"ports":[{"port":5432}],"backends":[{"address":"10.0.0.2"}]}`, "Prefer: wait=60")
 	at := func(service string, port uint16) vip.FrontendKey {
 		key := r.frontends(service)[port]
 		key.LastPort = 0
@@ -80,9 +81,7 @@ func TestConnections(t *testing.T) {
 		"": {web[0], web[1], db}, "?service=web": web, "?service=default/web&limit=1": web[:1], "?limit=2": web, "?limit=3": {web[0], web[1], db}, "?service=shop/db": {db},
 	} {
 		got := connectionsOf(t, r.ask("GET", v1.PathConnections+query, ""))
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("%q: -want +got:\n%s", query, d)
-		}
+		expect.NoDiff(t, cmp.Diff(want, got), "%q:", query)
 		if len(got) == 1 && got[0].Service == "web" && list.read != 1 {
 			t.Errorf("%q: %d connections were read", query, list.read)
 		}
@@ -104,7 +103,5 @@ func TestConnections(t *testing.T) {
 		t.Errorf("a list without a beginning: %s %+v", a.Status, doc)
 	}
 	list.err = nil
-	if got := connectionsOf(t, r.ask("GET", v1.PathConnections, "")); len(got) != 0 {
-		t.Errorf("no connections: %+v", got)
-	}
+	expect.Empty(t, connectionsOf(t, r.ask("GET", v1.PathConnections, "")), "no connections")
 }

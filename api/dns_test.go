@@ -11,6 +11,8 @@ import (
 	"github.com/ironvip/ironvip/dns"
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/test/dnstest"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -46,8 +48,8 @@ func (r *rig) eventually(path string, texts ...string) {
 func TestHostnameConflict(t *testing.T) {
 	r := newRig(t)
 	const body = `{"ports":[{"port":80,"name":"http"}],"backends":[{"address":"10.0.0.1"}],"hostnames":[%s]}`
-	must[v1.Service](r, "PUT", v1.ServicePath("shop", "older"), fmt.Sprintf(body, `"shop.example.com"`), "Prefer: wait=60")
-	must[v1.Service](r, "PUT", v1.ServicePath("default", "newer"), fmt.Sprintf(body, `"shop.example.com","newer.example.com"`), "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", v1.ServicePath("shop", "older"), fmt.Sprintf(body, `"shop.example.com"`), "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", v1.ServicePath("default", "newer"), fmt.Sprintf(body, `"shop.example.com","newer.example.com"`), "Prefer: wait=60")
 	newer := v1.ServicePath("default", "newer")
 	r.eventually(newer, `"state":"degraded"`, `"field":"hostnames","message":"shop.example.com resolves to service shop/older, which has the older lease"`, `"dns_names":["newer.default.svc.vip.internal","newer.vip.internal","newer.example.com"]`)
 	r.eventually(v1.ExplainPath("default", "newer"), "newer is degraded: a part of it is not served as requested.",
@@ -55,18 +57,18 @@ func TestHostnameConflict(t *testing.T) {
 		"Its DNS names are newer.default.svc.vip.internal, newer.vip.internal, newer.example.com.")
 	r.eventually(v1.PathStatus, "1 degraded")
 
-	list := must[v1.DNSNameList](r, "GET", v1.PathDNSNames+"?state=conflict", "")
+	list := decode[v1.DNSNameList](r, "GET", v1.PathDNSNames+"?state=conflict", "")
 	if list.Domain != "vip.internal" || len(list.Listen) != 1 || len(list.Items) != 1 {
 		t.Fatalf("%+v", list)
 	}
 	if n := list.Items[0]; n.Name != "shop.example.com" || n.Kind != v1.NameHostname || n.Service != "newer" || n.Winner != "shop/older" || n.State != v1.NameConflict || n.Since == nil {
 		t.Errorf("%+v", n)
 	}
-	older := must[v1.DNSNameList](r, "GET", v1.PathDNSNames+"?service=shop/older", "").Items
+	older := decode[v1.DNSNameList](r, "GET", v1.PathDNSNames+"?service=shop/older", "").Items
 	if len(older) != 2 || older[0].Name != "older.shop.svc.vip.internal" || older[0].Kind != v1.NameCanonical || older[1].State != v1.NameAnswered {
 		t.Errorf("%+v", older)
 	}
-	answer := must[v1.DNSAnswer](r, "GET", v1.PathDNSQuery+"?name=SHOP.example.com.", "")
+	answer := decode[v1.DNSAnswer](r, "GET", v1.PathDNSQuery+"?name=SHOP.example.com.", "")
 	if answer.RCode != "NOERROR" || len(answer.Answer) != 1 || answer.Answer[0].Data != older[1].Addresses[0].String() || answer.Service != "shop/older" ||
 		answer.Why != "a hostname of service shop/older" || len(answer.Conflicts) != 1 || answer.Conflicts[0].Service != "newer" {
 		t.Errorf("%+v", answer)
@@ -82,29 +84,27 @@ func TestHostnameConflict(t *testing.T) {
 		service  string
 		degraded bool
 	}{{off, `"state":"unchecked"`, false}, {settings, `"state":"degraded"`, true}} {
-		if err := stage.Reconfigure(c.settings); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, stage.Reconfigure(c.settings))
 		r.eventually(newer, c.service)
 		if text := string(r.ask("GET", v1.PathStatus, "").body); strings.Contains(text, "1 degraded") != c.degraded {
 			t.Errorf("the status with servers %v: %s", c.settings.Servers, text)
 		}
 	}
 
-	degraded := must[v1.Service](r, "GET", newer, "")
-	must[v1.Deleted](r, "DELETE", v1.ServicePath("shop", "older"), "", "Prefer: wait=60")
-	if next := must[v1.Service](r, "GET", fmt.Sprintf("%s?wait=60s&revision=%d", newer, degraded.Revision), ""); next.Revision <= degraded.Revision {
+	degraded := decode[v1.Service](r, "GET", newer, "")
+	decode[v1.Deleted](r, "DELETE", v1.ServicePath("shop", "older"), "", "Prefer: wait=60")
+	if next := decode[v1.Service](r, "GET", fmt.Sprintf("%s?wait=60s&revision=%d", newer, degraded.Revision), ""); next.Revision <= degraded.Revision {
 		t.Errorf("a blocking read has missed the end of the conflict: revision %d after %d", next.Revision, degraded.Revision)
 	}
 	r.eventually(newer, `"state":"unchecked"`, `"problems":[]`)
-	if answer = must[v1.DNSAnswer](r, "GET", v1.PathDNSQuery+"?name=shop.example.com", ""); answer.Service != "newer" || len(answer.Conflicts) != 0 {
+	if answer = decode[v1.DNSAnswer](r, "GET", v1.PathDNSQuery+"?name=shop.example.com", ""); answer.Service != "newer" || len(answer.Conflicts) != 0 {
 		t.Errorf("after the deletion: %+v", answer)
 	}
 }
 
 func TestDNSQueries(t *testing.T) {
 	r := newRig(t)
-	web := must[v1.Service](r, "PUT", v1.ServicePath("default", "web"), `{"ports":[{"port":80,"name":"http"}]}`, "Prefer: wait=60")
+	web := decode[v1.Service](r, "PUT", v1.ServicePath("default", "web"), `{"ports":[{"port":80,"name":"http"}]}`, "Prefer: wait=60")
 	address := web.Status.VIPs[0].String()
 	r.eventually(v1.PathDNSQuery+"?name=web.vip.internal", address)
 	for query, want := range map[string]string{
@@ -117,10 +117,8 @@ func TestDNSQueries(t *testing.T) {
 		"name=web.vip.internal&type=AXFR":                       `NOTIMP 0 the short name of service web; queries of this type are not supported`,
 		"name=2001:db8::1":                                      `REFUSED 0 the name is in no zone of ironvip`,
 	} {
-		got := must[v1.DNSAnswer](r, "GET", v1.PathDNSQuery+"?"+query, "")
-		if text := fmt.Sprintf("%s %d %s", got.RCode, len(got.Answer), got.Why); text != want {
-			t.Errorf("%s: %s, want %s", query, text, want)
-		}
+		got := decode[v1.DNSAnswer](r, "GET", v1.PathDNSQuery+"?"+query, "")
+		expect.Equal(t, fmt.Sprintf("%s %d %s", got.RCode, len(got.Answer), got.Why), want, query)
 	}
 	for query, want := range map[string]string{
 		"":              "query.name",
@@ -161,12 +159,11 @@ func TestUndecidedName(t *testing.T) {
 	r.eventually(v1.PathDNSNames+"?state=undecided", undecided)
 	r.eventually(v1.PathDNSNames+"?service=young", undecided, `"name":"young.default.svc.vip.internal","kind":"canonical","service":"young","addresses":["192.0.2.7"],"state":"answered"`)
 	for _, state := range []string{v1.NameAnswered, v1.NameConflict} {
-		if text := string(r.ask("GET", v1.PathDNSNames+"?state="+state, "").body); strings.Contains(text, "shop.example.com") {
-			t.Errorf("names that are %s: %s", state, text)
-		}
+		text := string(r.ask("GET", v1.PathDNSNames+"?state="+state, "").body)
+		expect.False(t, strings.Contains(text, "shop.example.com"), "names that are %s: %s", state, text)
 	}
 	const query = v1.PathDNSQuery + "?name=shop.example.com"
-	answer := must[v1.DNSAnswer](r, "GET", query, "")
+	answer := decode[v1.DNSAnswer](r, "GET", query, "")
 	if answer.RCode != "SERVFAIL" || answer.Service != "" || !strings.HasPrefix(answer.Why, "several services wanted this name before the restart") ||
 		len(answer.Conflicts) != 1 || answer.Conflicts[0].Service != "young" || answer.Conflicts[0].State != v1.NameUndecided {
 		t.Errorf("%+v", answer)

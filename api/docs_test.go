@@ -18,16 +18,15 @@ import (
 	"github.com/ironvip/ironvip/api/snapshot"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // The examples of docs/api.md work in sequence, and every route has one. The status of an example
 // that should fail follows a "#".
 func TestExamplesOfTheManual(t *testing.T) {
-	text, err := os.ReadFile("../docs/api.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../docs/api.md"))(t)
 	r := newRig(t, func(d *Deps) {
 		d.Announcing = newAnnounceRig().api()
 		d.Statistics, d.Connections, d.ConnectionLister = &reconciletest.Statistics{}, idle{}, &connectionList{}
@@ -111,9 +110,7 @@ func curls(t *testing.T, block string) (out []curl) {
 		}
 		c := curl{text: strings.Join(words, " "), method: "GET"}
 		c.want, _ = strconv.Atoi(strings.TrimSpace(comment))
-		if words[0] != "curl" {
-			t.Errorf("not a curl: %s", c.text)
-		}
+		expect.Equal(t, words[0], "curl", "not a curl: %s", c.text)
 		for i := 1; i < len(words); i++ {
 			switch words[i] {
 			case "-X", "-H", "-d", "--json":

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -53,19 +55,17 @@ func TestFieldsAreGotAsTheyWerePut(t *testing.T) {
 			Spec   map[string]any   `json:"spec"`
 			Status v1.ServiceStatus `json:"status"`
 		}
-		if err := json.Unmarshal(r.ask("GET", webPath, "").body, &got); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(r.ask("GET", webPath, "").body, &got))
 		for key, want := range c.want {
 			if !reflect.DeepEqual(got.Spec[key], want) {
 				t.Errorf("%s: %s is got as %v, want %v", c.what, key, got.Spec[key], want)
 			}
 		}
-		back, err := json.Marshal(must[v1.Service](r, "GET", webPath, "").Spec) // as a Go client sees it
+		back, err := json.Marshal(decode[v1.Service](r, "GET", webPath, "").Spec) // as a Go client sees it
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again := must[v1.Service](r, "PUT", webPath, string(back)); again.Status.SpecRev != got.Status.SpecRev {
+		if again := decode[v1.Service](r, "PUT", webPath, string(back)); again.Status.SpecRev != got.Status.SpecRev {
 			t.Errorf("%s: putting back what was got is a change:\n%s", c.what, back)
 		}
 	}
@@ -74,22 +74,18 @@ func TestFieldsAreGotAsTheyWerePut(t *testing.T) {
 // Granted ports are in the status and in the list of leases.
 func TestGrantedPortsAreShown(t *testing.T) {
 	r := newRig(t)
-	svc := must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":"10000-10099"},{"port":80,"node_port":"auto"}],"external_traffic":"local","health_check_node_port":31000}`)
-	if svc.Status.Health != 31000 {
-		t.Errorf("health port %d", svc.Status.Health)
-	}
+	svc := decode[v1.Service](r, "PUT", webPath, `{"ports":[{"port":"10000-10099"},{"port":80,"node_port":"auto"}],"external_traffic":"local","health_check_node_port":31000}`)
+	expect.Equal(t, svc.Status.Health, 31000, "health port")
 	want := []v1.PortStatus{{Name: "10000-10099/tcp", Protocol: "tcp", Port: 10000, LastPort: 10099}, {Name: "80/tcp", Protocol: "tcp", Port: 80, TargetPort: 80, NodePort: 30086}}
-	if !reflect.DeepEqual(svc.Status.Ports, want) {
-		t.Errorf("%+v, want %+v", svc.Status.Ports, want)
-	}
+	expect.True(t, reflect.DeepEqual(svc.Status.Ports, want), "%+v, want %+v", svc.Status.Ports, want)
 	held := map[uint16]string{}
-	for _, v := range must[v1.VIPList](r, "GET", "/v1/vips?kind=node_port", "").Items {
+	for _, v := range decode[v1.VIPList](r, "GET", "/v1/vips?kind=node_port", "").Items {
 		held[v.NodePort] = v.Holders[0].Port
 	}
 	if want := map[uint16]string{31000: "health-check", 30086: "80/tcp"}; !reflect.DeepEqual(held, want) {
 		t.Errorf("%v, want %v", held, want)
 	}
-	taken := must[v1.Service](r, "PUT", "/v1/services/default/other", `{"ports":[{"port":80}],"external_traffic":"local","health_check_node_port":31000}`)
+	taken := decode[v1.Service](r, "PUT", "/v1/services/default/other", `{"ports":[{"port":80}],"external_traffic":"local","health_check_node_port":31000}`)
 	if p := taken.Status.Problems; len(p) != 1 || p[0].Code != vip.CodePortTaken || p[0].Field != "health_check_node_port" {
 		t.Errorf("a taken health port: %+v", p)
 	}
@@ -114,11 +110,11 @@ func TestFrontendKeysAreReadBack(t *testing.T) {
 // Frontends of ranges are listed with all their ports, on every page.
 func TestFrontendsOfRanges(t *testing.T) {
 	r := newRig(t)
-	svc := must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":"10000-10099"},{"port":"20000-20099"},{"port":9}],
+	svc := decode[v1.Service](r, "PUT", webPath, `{"ports":[{"port":"10000-10099"},{"port":"20000-20099"},{"port":9}],
 		"source_ranges":["10.0.0.0/8"],"backends":[{"address":"10.0.0.1"}]}`, "Prefer: wait=60")
 	var got []string
 	for path := "/v1/dataplane/frontends?service=web&limit=1"; ; {
-		page := must[v1.FrontendList](r, "GET", path, "")
+		page := decode[v1.FrontendList](r, "GET", path, "")
 		for _, f := range page.Items {
 			got = append(got, f.Address+"/"+f.Protocol+" to "+f.Backends[0].Address+" from "+f.Sources[0])
 		}
@@ -129,7 +125,5 @@ func TestFrontendsOfRanges(t *testing.T) {
 	}
 	at := svc.Status.VIPs[0].String()
 	want := []string{at + ":9/tcp to 10.0.0.1:9 from 10.0.0.0/8", at + ":10000-10099/tcp to 10.0.0.1 from 10.0.0.0/8", at + ":20000-20099/tcp to 10.0.0.1 from 10.0.0.0/8"}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
+	expect.True(t, reflect.DeepEqual(got, want), "%q, want %q", got, want)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // For any body, the response is a success or a complete problem, never an error of the agent. An
@@ -28,10 +29,7 @@ func FuzzPutService(f *testing.F) {
 		if err := json.Unmarshal(rec.Body.Bytes(), &svc); err != nil {
 			t.Fatalf("%v\n%s", err, rec.Body)
 		}
-		b, err := json.Marshal(svc.Spec)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(json.Marshal(svc.Spec))(t)
 		var again v1.Service
 		rec = send(t, r, "PUT", webPath, string(b))
 		if err := json.Unmarshal(rec.Body.Bytes(), &again); err != nil || rec.Code != 200 || again.Status.SpecRev != svc.Status.SpecRev {

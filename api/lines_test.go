@@ -1,6 +1,10 @@
 package api
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
+)
 
 // A stream is of lines if the caller names them and prefers them.
 func TestWantsLines(t *testing.T) {
@@ -10,8 +14,6 @@ func TestWantsLines(t *testing.T) {
 		"": false, "*/*": false, "application/*": false, "application/json": false,
 		"application/x-ndjson;q=0.4, application/json": false, "text/application/x-ndjson": false,
 	} {
-		if got := wantsLines(accept); got != want {
-			t.Errorf("%q: %v, want %v", accept, got, want)
-		}
+		expect.Equal(t, wantsLines(accept), want, "%q", accept)
 	}
 }

@@ -2,10 +2,12 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -108,9 +111,7 @@ func BenchmarkScrape(b *testing.B) {
 // collection that a scrape causes, and excludes other programs.
 func processTime(b *testing.B) time.Duration {
 	var r unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, unix.Getrusage(unix.RUSAGE_SELF, &r))
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
@@ -123,4 +124,46 @@ type counter struct {
 func (c *counter) Write(p []byte) (int, error) {
 	c.bytes += len(p)
 	return io.Discard.Write(p)
+}
+
+// BenchmarkListServices measures what `ironvip service list` asks for: all pages of 10,000 services with
+// 3 backends each.
+func BenchmarkListServices(b *testing.B) {
+	const services = 10_000
+	w := newWritten()
+	w.fill(services, 3)
+	d := w.deps()
+	d.Policy = everyone
+	d.Leases = table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
+	handler := New(d).Handler()
+	list := func() (n int) {
+		for cursor := "start"; cursor != ""; {
+			q := url.Values{"limit": {"1000"}}
+			if cursor != "start" {
+				q.Set("cursor", cursor)
+			}
+			r := httptest.NewRequest(http.MethodGet, v1.PathServices+"?"+q.Encode(), nil)
+			r.Host = "localhost"
+			answer := httptest.NewRecorder()
+			handler.ServeHTTP(answer, r)
+			var page struct {
+				Items []json.RawMessage `json:"items"`
+				Next  string            `json:"next"`
+			}
+			if err := json.Unmarshal(answer.Body.Bytes(), &page); err != nil || answer.Code != http.StatusOK {
+				b.Fatal(answer.Code, err)
+			}
+			n, cursor = n+len(page.Items), page.Next
+		}
+		return n
+	}
+	if n := list(); n != services {
+		b.Fatalf("%d services", n)
+	}
+	b.ReportAllocs()
+	before := processTime(b)
+	for b.Loop() {
+		list()
+	}
+	b.ReportMetric(float64((processTime(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -40,9 +41,7 @@ func TestHealthMetrics(t *testing.T) {
 			`ironvip_health_check_duration_seconds_bucket{type="tcp",le="0.001"} 1`, `ironvip_health_check_duration_seconds_bucket{type="tcp",le="1"} 2`,
 			`ironvip_health_check_duration_seconds_bucket{type="tcp",le="+Inf"} 3`, `ironvip_health_check_duration_seconds_sum{type="tcp"} 121.001`,
 		} {
-			if !strings.Contains(text, want+"\n") {
-				t.Errorf("no %s in\n%s", want, text)
-			}
+			expect.Contains(t, text, want+"\n")
 		}
 		if strings.Contains(text, `failures_total{backend="10.0.0.1:80",service="s1"}`) {
 			t.Error("series of a backend without failures")
@@ -53,9 +52,7 @@ func TestHealthMetrics(t *testing.T) {
 			`ironvip_backend_retries_total{backend="10.0.0.1:80",service="s2"} 7`, `ironvip_backend_ejections_total{backend="10.0.0.1:80",service="s2"} 6`,
 			`ironvip_backend_health_status{backend="10.0.0.1:80",health="healthy",service="s1"} 1`,
 			`ironvip_backend_health_status{backend="10.0.0.1:80",health="unhealthy",service="s2"} 1`} {
-			if strings.Contains(text, series+"\n") != single {
-				t.Errorf("%s, want %t, in\n%s", series, single, text)
-			}
+			expect.Equal(t, strings.Contains(text, series+"\n"), single, "%s, want %t, in\n%s", series, single, text)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/metric/metrictest"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -17,7 +18,7 @@ func TestMetrics(t *testing.T) {
 		others := metric.NewGroup("Others", "").Gauge("of_others", "Of another package.")
 		d.Metrics = []metric.Collector{func(w *metric.Writer) { w.Add(others, 7) }}
 	})
-	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2","state":"maint"}]}`, "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2","state":"maint"}]}`, "Prefer: wait=60")
 	var a answer
 	wait.Until(t, "the convergence is measured", func() bool {
 		a = r.ask("GET", v1.PathMetrics, "")
@@ -41,9 +42,7 @@ func TestMetrics(t *testing.T) {
 		`ironvip_config_last_reload_successful 1`, `ironvip_config_last_reload_success_timestamp_seconds 1000`,
 		`go_goroutines`, `ironvip_of_others 7`,
 	} {
-		if !strings.Contains(string(a.body), want) {
-			t.Errorf("no %s", want)
-		}
+		expect.Contains(t, string(a.body), want, "no")
 	}
 	if t.Failed() {
 		t.Logf("%s", a.body)

@@ -18,33 +18,32 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
 func TestLeasesAndPools(t *testing.T) {
 	r := newRig(t)
-	svc := must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80,"node_port":"auto"}]}`)
-	vips := must[v1.VIPList](r, "GET", v1.PathVIPs, "")
+	svc := decode[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80,"node_port":"auto"}]}`)
+	vips := decode[v1.VIPList](r, "GET", v1.PathVIPs, "")
 	if len(vips.Items) != 3 || vips.Items[2].Kind != v1.KindNodePort || vips.Items[2].NodePort == 0 || vips.Items[2].Holders[0].Port != "80/tcp" {
 		t.Fatalf("%+v", vips)
 	}
-	if addresses := must[v1.VIPList](r, "GET", v1.PathVIPs+"?kind=address", ""); len(addresses.Items) != 2 {
-		t.Fatalf("%+v", addresses)
-	}
-	one := must[v1.VIP](r, "GET", v1.VIPPath(svc.Status.VIPs[0].String()), "")
+	addresses := decode[v1.VIPList](r, "GET", v1.PathVIPs+"?kind=address", "")
+	must.Equal(t, len(addresses.Items), 2, "%+v", addresses)
+	one := decode[v1.VIP](r, "GET", v1.VIPPath(svc.Status.VIPs[0].String()), "")
 	if one.State != "held" || one.Holders[0].Service != "web" || one.Holders[0].Source != "rest" || one.Pool != "lan" {
 		t.Errorf("%+v", one)
 	}
-	must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
+	decode[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
 	wait.Until(t, "the address is no longer held", func() bool {
-		one = must[v1.VIP](r, "GET", v1.VIPPath(svc.Status.VIPs[0].String()), "")
+		one = decode[v1.VIP](r, "GET", v1.VIPPath(svc.Status.VIPs[0].String()), "")
 		return one.State == "cooling"
 	})
-	if one.Until == nil {
-		t.Errorf("after delete: %+v", one)
-	}
-	pools := must[v1.PoolList](r, "GET", v1.PathPools, "")
+	expect.True(t, one.Until != nil, "after delete: %+v", one)
+	pools := decode[v1.PoolList](r, "GET", v1.PathPools, "")
 	if len(pools.Items) != 1 || pools.Items[0].Name != "lan" || pools.Items[0].Size != 254 || pools.Items[0].Used != 1 || pools.Items[0].Cooling != 1 {
 		t.Errorf("%+v", pools)
 	}
@@ -52,11 +51,11 @@ func TestLeasesAndPools(t *testing.T) {
 
 func TestSources(t *testing.T) {
 	r := newRig(t)
-	list := must[v1.SourceList](r, "GET", v1.PathSources, "")
+	list := decode[v1.SourceList](r, "GET", v1.PathSources, "")
 	if len(list.Items) != 2 || list.Items[0].Name != "files" || list.Items[0].Services != 1 || list.Items[0].Level != v1.LevelOK || list.Items[0].LastSync == nil {
 		t.Errorf("%+v", list)
 	}
-	if got := must[v1.Source](r, "POST", v1.ResyncPath("files"), ""); got.Name != "files" || r.resynced.Load() != 1 {
+	if got := decode[v1.Source](r, "POST", v1.ResyncPath("files"), ""); got.Name != "files" || r.resynced.Load() != 1 {
 		t.Errorf("%+v after %d resyncs", got, r.resynced.Load())
 	}
 }
@@ -68,7 +67,7 @@ func TestNodes(t *testing.T) {
 			return v1.NodeList{Store: "consul", Items: []v1.Node{{Name: "lb1", Self: true}, {Name: "lb2", Elected: true}}}, away
 		}
 	})
-	if list := must[v1.NodeList](r, "GET", v1.PathNodes, ""); len(list.Items) != 2 || !list.Items[1].Elected || list.Store != "consul" {
+	if list := decode[v1.NodeList](r, "GET", v1.PathNodes, ""); len(list.Items) != 2 || !list.Items[1].Elected || list.Store != "consul" {
 		t.Errorf("%+v", list)
 	}
 	away = fmt.Errorf("%w: connection refused", fleet.ErrUnavailable)
@@ -91,10 +90,10 @@ func TestCompareChecks(t *testing.T) {
 			return slices.Values([]v1.CheckComparison{{Service: "web", Nodes: []v1.CheckFinding{}}}), away
 		}
 	})
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
-	must[v1.Service](r, "PUT", v1.ServicePath("shop", "api"), webBody("10.0.0.1"))
+	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
+	decode[v1.Service](r, "PUT", v1.ServicePath("shop", "api"), webBody("10.0.0.1"))
 	for query, want := range map[string]string{"": "[from-file web shop/api]", "?service=web": "[web]", "?service=web&service=shop/api": "[web shop/api]"} {
-		if list := must[v1.CheckComparisonList](r, "GET", v1.PathNodeChecks+query, ""); len(list.Items) != 1 || fmt.Sprint(asked) != want {
+		if list := decode[v1.CheckComparisonList](r, "GET", v1.PathNodeChecks+query, ""); len(list.Items) != 1 || fmt.Sprint(asked) != want {
 			t.Errorf("%q: %+v, asked for %v, want %s", query, list, asked, want)
 		}
 	}
@@ -130,12 +129,12 @@ func TestPageOfCompareChecks(t *testing.T) {
 		}
 	})
 	for i := range 10 {
-		must[v1.Service](r, "PUT", v1.ServicePath("shop", fmt.Sprintf("s%d", i)), webBody("10.0.0.2", "10.0.0.1"))
+		decode[v1.Service](r, "PUT", v1.ServicePath("shop", fmt.Sprintf("s%d", i)), webBody("10.0.0.2", "10.0.0.1"))
 	}
 	seen, path := 0, v1.PathNodeChecks+"?limit=2"
 	for cursor := ""; ; {
 		made = 0
-		list := must[v1.CheckComparisonList](r, "GET", path+"&cursor="+cursor, "")
+		list := decode[v1.CheckComparisonList](r, "GET", path+"&cursor="+cursor, "")
 		if seen += len(list.Items); made > 2+2+2+1 { // rows before the cursor, of the page, of the next service and one more
 			t.Errorf("a page of 2 rows made %d of the rows", made)
 		}
@@ -143,19 +142,17 @@ func TestPageOfCompareChecks(t *testing.T) {
 			break
 		}
 	}
-	if seen < 20 {
-		t.Errorf("%d rows in all pages", seen)
-	}
+	expect.AtLeast(t, seen, 20, "rows in all pages")
 }
 
 func TestDataplane(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1", "10.0.0.2")[1:], "Prefer: wait=60")
-	dp := must[v1.Dataplane](r, "GET", v1.PathDataplane, "")
+	decode[v1.Service](r, "PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1", "10.0.0.2")[1:], "Prefer: wait=60")
+	dp := decode[v1.Dataplane](r, "GET", v1.PathDataplane, "")
 	if !dp.InSync || !dp.Ready || dp.Mode != "proxy" || dp.Frontends != 2 || dp.Backends != 3 || dp.Summary != "in sync: 2 services, 3 backends" {
 		t.Errorf("%+v", dp)
 	}
-	list := must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends, "")
+	list := decode[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends, "")
 	if len(list.Items) != 2 || list.Items[0].Address != "192.0.2.5:80" || !list.Items[0].Applied || list.Items[1].Service != "from-file" {
 		t.Errorf("%+v", list)
 	}
@@ -167,7 +164,7 @@ func TestDataplane(t *testing.T) {
 	stray := altered
 	stray.Key.Port = 81
 	r.plane.Put(stray)
-	diff := must[v1.DataplaneDiff](r, "GET", v1.PathDataplaneDiff, "")
+	diff := decode[v1.DataplaneDiff](r, "GET", v1.PathDataplaneDiff, "")
 	if diff.InSync || len(diff.Items) != 2 || diff.Items[0].Action != v1.ActionChange || diff.Items[1].Action != v1.ActionRemove ||
 		strings.Join(diff.Items[0].Details, "; ") != "scheduler is rr, not wrr; backend 10.0.0.1:8080 is missing" {
 		t.Errorf("%+v", diff)
@@ -177,17 +174,17 @@ func TestDataplane(t *testing.T) {
 		strings.Join(e.Details, "; ") != "scheduler is lblc; backend 10.0.0.1:8080 is missing" {
 		t.Errorf("%+v", e)
 	}
-	if repaired := must[v1.RepairResult](r, "POST", v1.PathDataplaneRepair, ""); repaired.Repaired != 2 || len(repaired.Problems) != 0 {
+	if repaired := decode[v1.RepairResult](r, "POST", v1.PathDataplaneRepair, ""); repaired.Repaired != 2 || len(repaired.Problems) != 0 {
 		t.Errorf("%+v", repaired)
 	}
-	if diff := must[v1.DataplaneDiff](r, "GET", v1.PathDataplaneDiff, ""); !diff.InSync {
+	if diff := decode[v1.DataplaneDiff](r, "GET", v1.PathDataplaneDiff, ""); !diff.InSync {
 		t.Errorf("after the repair: %+v", diff)
 	}
 	// Fields that not every dataplane programs are reported if nothing else differs.
 	altered = r.plane.Have()[webFrontend]
 	altered.Masquerade = vip.MasqueradeNever
 	r.plane.Put(altered)
-	if diff := must[v1.DataplaneDiff](r, "GET", v1.PathDataplaneDiff, ""); len(diff.Items) != 1 || strings.Join(diff.Items[0].Details, "; ") != "masquerade is never, not auto" {
+	if diff := decode[v1.DataplaneDiff](r, "GET", v1.PathDataplaneDiff, ""); len(diff.Items) != 1 || strings.Join(diff.Items[0].Details, "; ") != "masquerade is never, not auto" {
 		t.Errorf("%+v", diff)
 	}
 }
@@ -202,8 +199,8 @@ func TestUncleanDataplane(t *testing.T) {
 			return s
 		}
 	})
-	must[v1.Service](r, "PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1")[1:], "Prefer: wait=60")
-	dp := must[v1.Dataplane](r, "GET", v1.PathDataplane, "")
+	decode[v1.Service](r, "PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1")[1:], "Prefer: wait=60")
+	dp := decode[v1.Dataplane](r, "GET", v1.PathDataplane, "")
 	if dp.Level != v1.LevelWarn || !dp.InSync || dp.Summary != "connections with removed backends don't end: no buffer space" || len(dp.Problems) > 0 {
 		t.Errorf("%+v", dp)
 	}
@@ -221,26 +218,26 @@ func TestContestedFrontend(t *testing.T) {
 			return s
 		}
 	})
-	must[v1.Service](r, "PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1")[1:], "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1")[1:], "Prefer: wait=60")
 	applied := r.deps.Applied.(*table.Table[vip.FrontendKey, reconcile.AppliedFrontend]) // its writer is idle without a resync
 	row, _, _ := applied.Get(webFrontend)
 	w := vip.Problem{Code: vip.CodeContested, Message: "somebody else keeps changing it: 5 times since noon"}
 
 	check := func(state string, isApplied bool) {
 		t.Helper()
-		dp := must[v1.Dataplane](r, "GET", v1.PathDataplane, "")
+		dp := decode[v1.Dataplane](r, "GET", v1.PathDataplane, "")
 		if want := "1 frontend contested: 192.0.2.5:80/tcp: " + w.Message; dp.Level != v1.LevelWarn || dp.Summary != want || dp.Failed != 0 || dp.Contested != 1 || len(dp.Problems) != 1 {
 			t.Errorf("%+v, want %q", dp, want)
 		}
-		status := must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
+		status := decode[v1.NodeStatus](r, "GET", v1.PathStatus, "")
 		if i := slices.IndexFunc(status.Checks, func(c v1.Check) bool { return c.Name == "dataplane" }); status.Level != v1.LevelWarn || !strings.Contains(status.Checks[i].Message, w.Message) {
 			t.Errorf("%+v", status)
 		}
-		f := must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items[0]
+		f := decode[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items[0]
 		if f.Applied != isApplied || f.Warning == nil || f.Warning.Message != w.Message || (f.Problem == nil) != isApplied {
 			t.Errorf("%+v", f)
 		}
-		web := must[v1.Service](r, "GET", webPath, "")
+		web := decode[v1.Service](r, "GET", webPath, "")
 		if contested := len(web.Status.Problems) == 1 && web.Status.Problems[0].Code == vip.CodeContested; web.Status.State != state || contested == isApplied {
 			t.Errorf("%+v", web.Status)
 		}
@@ -253,7 +250,7 @@ func TestContestedFrontend(t *testing.T) {
 	// Foreign entries have no row.
 	row.Warning = nil
 	applied.Set(row)
-	if dp := must[v1.Dataplane](r, "GET", v1.PathDataplane, ""); dp.Level != v1.LevelWarn || !strings.Contains(dp.Summary, "entries that ironvip removed") {
+	if dp := decode[v1.Dataplane](r, "GET", v1.PathDataplane, ""); dp.Level != v1.LevelWarn || !strings.Contains(dp.Summary, "entries that ironvip removed") {
 		t.Errorf("%+v", dp)
 	}
 }
@@ -284,17 +281,17 @@ func TestConfig(t *testing.T) {
 			Loaded: func() (bool, time.Time) { return true, time.Now() },
 		}
 	})
-	if v := must[v1.ValidateResult](r, "POST", v1.PathConfigValidate, ""); !v.Valid || v.Problems == nil {
+	if v := decode[v1.ValidateResult](r, "POST", v1.PathConfigValidate, ""); !v.Valid || v.Problems == nil {
 		t.Errorf("%+v", v)
 	}
-	if p := must[v1.Plan](r, "POST", v1.PathConfigPlan, ""); p.Add != 1 || p.Changes[0].Name != "api" || p.Changes[0].Action != v1.ActionAdd {
+	if p := decode[v1.Plan](r, "POST", v1.PathConfigPlan, ""); p.Add != 1 || p.Changes[0].Name != "api" || p.Changes[0].Action != v1.ActionAdd {
 		t.Errorf("%+v", p)
 	}
-	if l := must[v1.ReloadResult](r, "POST", v1.PathReload, ""); l.Revision != 7 || l.Warnings == nil {
+	if l := decode[v1.ReloadResult](r, "POST", v1.PathReload, ""); l.Revision != 7 || l.Warnings == nil {
 		t.Errorf("%+v", l)
 	}
 	bad = []vip.Problem{{Code: vip.CodeUnknownKey, Place: "web.toml:7", Field: "prot", Message: "unknown key", Hint: "did you mean \"protocol\"?"}}
-	if v := must[v1.ValidateResult](r, "POST", v1.PathConfigValidate, ""); v.Valid || v.Problems[0].Place != "web.toml:7" {
+	if v := decode[v1.ValidateResult](r, "POST", v1.PathConfigValidate, ""); v.Valid || v.Problems[0].Place != "web.toml:7" {
 		t.Errorf("%+v", v)
 	}
 	a := r.ask("POST", v1.PathReload, "")
@@ -305,12 +302,12 @@ func TestConfig(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	r := newRig(t)
-	st := must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
+	st := decode[v1.NodeStatus](r, "GET", v1.PathStatus, "")
 	if st.Level != v1.LevelOK || !st.Ready || st.Node != "lb1" || st.Next != "" || len(st.Checks) != 4 {
 		t.Errorf("%+v", st)
 	}
-	must[v1.Service](r, "PUT", webPath, webBody(), "Prefer: wait=60")
-	st = must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
+	decode[v1.Service](r, "PUT", webPath, webBody(), "Prefer: wait=60")
+	st = decode[v1.NodeStatus](r, "GET", v1.PathStatus, "")
 	if st.Level != v1.LevelWarn || st.Next != "ironvip service list" || st.Checks[2].Message != "0 of 2 healthy, 1 unchecked, 1 down" {
 		t.Errorf("with a service that is down: %+v", st)
 	}
@@ -338,7 +335,7 @@ func TestEvents(t *testing.T) {
 	}
 	r := newRig(t, func(d *Deps) { d.Events = log })
 	kinds := func(query string, headers ...string) (out string, last uint64) {
-		list := must[v1.EventList](r, "GET", v1.PathEvents+query, "", headers...)
+		list := decode[v1.EventList](r, "GET", v1.PathEvents+query, "", headers...)
 		for _, e := range list.Items {
 			out += e.Kind
 		}
@@ -356,17 +353,13 @@ func TestEvents(t *testing.T) {
 	}
 	resp := r.send("GET", v1.PathEvents+"?since=103", "", "Accept: application/x-ndjson")
 	defer resp.Body.Close()
-	if ct := resp.Header.Get("Content-Type"); ct != ndjson {
-		t.Errorf("content type %q", ct)
-	}
+	expect.Equal(t, resp.Header.Get("Content-Type"), ndjson, "content type")
 	lines := bufio.NewScanner(resp.Body)
 	expect := func(want string) {
 		t.Helper()
 		for lines.Scan() {
 			if line := lines.Text(); line != "" {
-				if !strings.HasPrefix(line, want) {
-					t.Fatalf("line %q, want %q", line, want)
-				}
+				must.True(t, strings.HasPrefix(line, want), "line %q, want %q", line, want)
 				return
 			}
 		}
@@ -441,9 +434,8 @@ func TestStatusOfHoldAndPanic(t *testing.T) {
 		!strings.HasSuffix(c.Message, "until "+now.Add(time.Hour).UTC().Format(time.RFC3339)) || !strings.Contains(c.Hint, "check this host's network") {
 		t.Errorf("%+v", c)
 	}
-	if got := s.status(); got.Level != v1.LevelWarn {
-		t.Errorf("%+v", got)
-	}
+	got := s.status()
+	expect.Equal(t, got.Level, v1.LevelWarn, "%+v", got)
 	if row, _ := s.service(serviceNo(0)); row.Status.Held != 1 || row.Status.State != v1.StateDegraded || !row.Status.Backends[0].Held {
 		t.Errorf("%+v", row.Status)
 	}
@@ -474,18 +466,17 @@ func TestStatusOfHoldAndPanic(t *testing.T) {
 // and no reason for a warning.
 func TestStatusOfServicesElsewhere(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, `{"external_traffic":"local","internal_traffic":"local",`+webBody("10.0.0.1")[1:], "Prefer: wait=60")
-	if web := must[v1.Service](r, "GET", webPath, ""); web.Status.State != v1.StateElsewhere || len(web.Status.Problems) > 0 {
+	decode[v1.Service](r, "PUT", webPath, `{"external_traffic":"local","internal_traffic":"local",`+webBody("10.0.0.1")[1:], "Prefer: wait=60")
+	if web := decode[v1.Service](r, "GET", webPath, ""); web.Status.State != v1.StateElsewhere || len(web.Status.Problems) > 0 {
 		t.Errorf("%+v", web.Status)
 	}
-	status := must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
+	status := decode[v1.NodeStatus](r, "GET", v1.PathStatus, "")
 	i := slices.IndexFunc(status.Checks, func(c v1.Check) bool { return c.Name == "services" })
 	if c := status.Checks[i]; c.Level != v1.LevelOK || c.Message != "0 of 2 healthy, 1 unchecked, 1 elsewhere" {
 		t.Errorf("%+v", c)
 	}
-	if list := must[v1.ServiceList](r, "GET", v1.PathServices+"?state=elsewhere", ""); len(list.Items) != 1 {
-		t.Errorf("%+v", list)
-	}
+	list := decode[v1.ServiceList](r, "GET", v1.PathServices+"?state=elsewhere", "")
+	expect.Equal(t, len(list.Items), 1, "%+v", list)
 }
 
 // The line of the dataplane names the first frontend that it refuses, with what to do, and everything that the host lacks.
@@ -501,7 +492,7 @@ func TestStatusOfARefusedFrontend(t *testing.T) {
 	})
 	r.plane.FailKey(webFrontend, vip.Problem{Code: vip.CodeDataplane, Message: "no address", Hint: "sysctl -w x=0"})
 	r.ask("PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1")[1:], "Prefer: wait=60")
-	st := must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
+	st := decode[v1.NodeStatus](r, "GET", v1.PathStatus, "")
 	i := slices.IndexFunc(st.Checks, func(c v1.Check) bool { return c.Name == "dataplane" })
 	if i < 0 || !strings.Contains(st.Checks[i].Message, "refused: no address") || st.Checks[i].Hint != "sysctl -w x=0" || st.Checks[i].InMessage != 0 {
 		t.Errorf("%+v", st.Checks)
@@ -511,7 +502,5 @@ func TestStatusOfARefusedFrontend(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	}
-	if len(st.Checks[i].Problems) != len(lacks) {
-		t.Errorf("%d problems, want %d", len(st.Checks[i].Problems), len(lacks))
-	}
+	expect.Equal(t, len(st.Checks[i].Problems), len(lacks), "problems")
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 type document struct {
@@ -36,16 +38,10 @@ type documented struct {
 func TestDocumentListsEveryRoute(t *testing.T) {
 	r := newRig(t)
 	a := r.ask("GET", v1.PathOpenAPI, "")
-	if ct := a.Header.Get("Content-Type"); ct != "application/openapi+json" {
-		t.Errorf("content type %q", ct)
-	}
+	expect.Equal(t, a.Header.Get("Content-Type"), "application/openapi+json", "content type")
 	var doc document
-	if err := json.Unmarshal(a.body, &doc); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.HasPrefix(doc.OpenAPI, "3.1") {
-		t.Errorf("version %q", doc.OpenAPI)
-	}
+	must.Succeed(t, json.Unmarshal(a.body, &doc))
+	expect.True(t, strings.HasPrefix(doc.OpenAPI, "3.1"), "version %q", doc.OpenAPI)
 	var routes, listed []string
 	for _, route := range r.server.http.Engine.Routes() {
 		path := regexp.MustCompile(`/:([a-z]+)`).ReplaceAllString(route.Path, "/{$1}")
@@ -102,9 +98,7 @@ func TestDocumentListsEveryRoute(t *testing.T) {
 		var of struct {
 			Properties map[string]struct{ Enum []any }
 		}
-		if err := json.Unmarshal(text, &of); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(text, &of))
 		for property, p := range of.Properties {
 			name := schema + strings.ToUpper(property[:1]) + property[1:]
 			if len(p.Enum) > 0 && doc.Components.Schemas[name] != nil {

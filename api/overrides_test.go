@@ -7,6 +7,8 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -15,19 +17,19 @@ import (
 // can be deleted.
 func TestOverrides(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2", "10.0.0.3"), "Prefer: wait=60")
-	if list := must[v1.OverrideList](r, "GET", v1.PathOverrides, ""); len(list.Items) != 0 || list.Items == nil {
+	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2", "10.0.0.3"), "Prefer: wait=60")
+	if list := decode[v1.OverrideList](r, "GET", v1.PathOverrides, ""); len(list.Items) != 0 || list.Items == nil {
 		t.Errorf("%+v", list)
 	}
 	state := func(backend string) string { return webPath + "/backends/" + backend + ":8080/state" }
 	expires := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
-	b := must[v1.Backend](r, "PUT", state("10.0.0.2"), `{"state":"maint","expires":"`+expires.Format(time.RFC3339)+`"}`, "Prefer: wait=60")
+	b := decode[v1.Backend](r, "PUT", state("10.0.0.2"), `{"state":"maint","expires":"`+expires.Format(time.RFC3339)+`"}`, "Prefer: wait=60")
 	if b.Override == nil || b.Override.Expires == nil || !b.Override.Expires.Equal(expires) || time.Since(*b.Override.Since) > time.Minute {
 		t.Errorf("%+v", b.Override)
 	}
-	must[v1.Backend](r, "PUT", state("10.0.0.1"), `{"state":"drain"}`, "Prefer: wait=60")
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.3"), "Prefer: wait=60")
-	list := must[v1.OverrideList](r, "GET", v1.PathOverrides, "")
+	decode[v1.Backend](r, "PUT", state("10.0.0.1"), `{"state":"drain"}`, "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.3"), "Prefer: wait=60")
+	list := decode[v1.OverrideList](r, "GET", v1.PathOverrides, "")
 	if len(list.Items) != 2 || list.Revision == 0 {
 		t.Fatalf("%+v", list)
 	}
@@ -39,27 +41,25 @@ func TestOverrides(t *testing.T) {
 	}
 	text := string(r.ask("GET", v1.PathMetrics, "").body)
 	for _, want := range []string{`ironvip_overrides{state="drain"} 1`, `ironvip_overrides{state="maint"} 1`} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no metric %s", want)
-		}
+		expect.Contains(t, text, want, "no metric")
 	}
 	for _, backend := range []string{"10.0.0.1:8080", "10.0.0.2:8080"} {
 		path := v1.OverridePath("default", "web", backend)
-		if d := must[v1.Deleted](r, "DELETE", path, "", "Prefer: wait=60"); d.Backend != backend || d.Service != "web" || !d.Applied || d.Revision == 0 {
+		if d := decode[v1.Deleted](r, "DELETE", path, "", "Prefer: wait=60"); d.Backend != backend || d.Service != "web" || !d.Applied || d.Revision == 0 {
 			t.Errorf("%+v", d)
 		}
 		if again := r.ask("DELETE", path, ""); again.StatusCode != http.StatusNotFound || again.problem(t).Code != v1.CodeNotFound {
 			t.Errorf("again: %s", again.body)
 		}
 	}
-	if b := must[v1.Backend](r, "GET", webPath+"/backends/10.0.0.1:8080", ""); b.State != "ready" || b.Override != nil {
+	if b := decode[v1.Backend](r, "GET", webPath+"/backends/10.0.0.1:8080", ""); b.State != "ready" || b.Override != nil {
 		t.Errorf("%+v", b)
 	}
 }
 
 func TestExpiryOfAnOverride(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=60")
 	path := webPath + "/backends/10.0.0.1:8080/state"
 	for body, message := range map[string]string{
 		`{"state":"drain","expires":"2020-01-01T00:00:00Z"}`: "has passed",
@@ -77,13 +77,11 @@ func TestExpiryOfAnOverride(t *testing.T) {
 		if a.StatusCode == http.StatusOK {
 			break
 		}
-		if soon > time.Minute {
-			t.Fatal(a.body)
-		}
+		must.AtMost(t, soon, time.Minute, a.body)
 	}
 	wait.Until(t, "it has expired", func() bool { return r.deps.Overrides.Len() == 0 })
 	ended := func() bool {
-		for _, e := range must[v1.EventList](r, "GET", v1.PathEvents, "").Items {
+		for _, e := range decode[v1.EventList](r, "GET", v1.PathEvents, "").Items {
 			if e.Message == "override expired: drain" && e.Object == "10.0.0.1:8080" {
 				return true
 			}
@@ -96,9 +94,9 @@ func TestExpiryOfAnOverride(t *testing.T) {
 // The last usable backend needs force=true. The refusal says so.
 func TestLastUsableBackend(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=60")
 	one, two := webPath+"/backends/10.0.0.1:8080/state", webPath+"/backends/10.0.0.2:8080/state"
-	must[v1.Backend](r, "PUT", one, `{"state":"drain"}`)
+	decode[v1.Backend](r, "PUT", one, `{"state":"drain"}`)
 	for _, state := range []string{"drain", "maint"} {
 		a := r.ask("PUT", two, `{"state":"`+state+`"}`)
 		if doc := a.problem(t); a.StatusCode != http.StatusConflict || doc.Code != v1.CodeLastBackend || !strings.Contains(doc.Detail, `10.0.0.2:8080 is the last usable backend of service "web"`) ||
@@ -106,19 +104,18 @@ func TestLastUsableBackend(t *testing.T) {
 			t.Errorf("%s: %s", state, a.body)
 		}
 	}
-	if b := must[v1.Backend](r, "GET", webPath+"/backends/10.0.0.2:8080", ""); b.State != vip.Ready.String() {
-		t.Errorf("%+v", b)
-	}
-	must[v1.Backend](r, "PUT", two+"?force=true", `{"state":"maint"}`)
-	must[v1.Backend](r, "PUT", two, `{"state":"drain"}`) // it takes no connections already
-	must[v1.Backend](r, "PUT", one, `{"state":"ready"}`)
+	b := decode[v1.Backend](r, "GET", webPath+"/backends/10.0.0.2:8080", "")
+	expect.Equal(t, b.State, vip.Ready.String(), "%+v", b)
+	decode[v1.Backend](r, "PUT", two+"?force=true", `{"state":"maint"}`)
+	decode[v1.Backend](r, "PUT", two, `{"state":"drain"}`) // it takes no connections already
+	decode[v1.Backend](r, "PUT", one, `{"state":"ready"}`)
 }
 
 // A state can be set by every id that the agent prints: of an event or a counter, too. An id that
 // fits several backends answers with theirs.
 func TestIdsOfBackends(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, `{"ports":[{"name":"http","port":80,"target_port":8080},{"name":"admin","port":81}],"backends":[
+	decode[v1.Service](r, "PUT", webPath, `{"ports":[{"name":"http","port":80,"target_port":8080},{"name":"admin","port":81}],"backends":[
 		{"address":"10.0.0.1"},{"address":"10.0.0.2","port":9090},{"address":"10.0.0.3","port":1},{"address":"10.0.0.3","port":2},
 		{"address":"10.0.0.4","ports":["http"]},{"address":"2001:db8::1"}],"families":["ipv4","ipv6"]}`)
 	for id, want := range map[string]string{
@@ -147,9 +144,8 @@ func TestIdsOfBackends(t *testing.T) {
 					t.Errorf("%s: %s", id, a.body)
 				}
 			}
-			if d := must[v1.Deleted](r, "DELETE", v1.OverridePath("default", "web", id), ""); d.Backend != want {
-				t.Errorf("%s: the override of %s ended", id, d.Backend)
-			}
+			d := decode[v1.Deleted](r, "DELETE", v1.OverridePath("default", "web", id), "")
+			expect.Equal(t, d.Backend, want, "%s: the override of %s ended", id, d.Backend)
 		}
 	}
 	// A registration is deleted by its exact id only: its server may have registered another one.

@@ -16,6 +16,8 @@ import (
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -51,8 +53,8 @@ func TestEveryListHasPages(t *testing.T) {
 		}
 	})
 	for _, path := range []string{webPath, v1.ServicePath("default", "db"), v1.ServicePath("shop", "api")} {
-		must[v1.Service](r, "PUT", path, webBody("10.0.0.10", "10.0.0.9", "10.0.0.11"), "Prefer: wait=60")
-		must[v1.Backend](r, "PUT", path+"/backends/10.0.0.9:8080/state", `{"state":"drain"}`, "Prefer: wait=60")
+		decode[v1.Service](r, "PUT", path, webBody("10.0.0.10", "10.0.0.9", "10.0.0.11"), "Prefer: wait=60")
+		decode[v1.Backend](r, "PUT", path+"/backends/10.0.0.9:8080/state", `{"state":"drain"}`, "Prefer: wait=60")
 	}
 	for key := range r.deps.Frontends.All() {
 		stats.Set(key, reconcile.Breakdown{Traffic: carried(1)})
@@ -86,9 +88,8 @@ func TestEveryListHasPages(t *testing.T) {
 	}
 	listed := listRoutes(t, r)
 	for _, route := range listed {
-		if _, ok := lists[route]; !ok {
-			t.Errorf("the list %s is not in this test", route)
-		}
+		_, ok := lists[route]
+		expect.True(t, ok, "the list %s is not in this test", route)
 	}
 	cursors := map[string]string{} // of the second page of each list
 	for route, l := range lists {
@@ -96,9 +97,7 @@ func TestEveryListHasPages(t *testing.T) {
 		_, cursors[route] = r.rows(path + map[bool]string{true: "&", false: "?"}[strings.Contains(path, "?")] + "limit=1")
 	}
 	for route, l := range lists {
-		if !slices.Contains(listed, route) {
-			t.Errorf("%s is not a list", route)
-		}
+		expect.True(t, slices.Contains(listed, route), "%s is not a list", route)
 		path := cmp.Or(l.path, route)
 		all, next := r.rows(path)
 		if len(all) < l.rows || next != "" {
@@ -117,9 +116,7 @@ func TestEveryListHasPages(t *testing.T) {
 				}
 				cursor = next
 			}
-			if !slices.Equal(paged, all) {
-				t.Errorf("%s: pages of %d rows have\n%q\nthe list has\n%q", path, limit, paged, all)
-			}
+			expect.SameList(t, paged, all, "%s: pages of %d rows have\n%q\nthe list has\n", path, limit, paged)
 		}
 		for _, cursor := range []string{"!", cursor[string]{"unknown", "A b\tc"}.String()} {
 			if a := r.ask("GET", strings.Split(path, "?")[0]+"?cursor="+cursor, ""); a.StatusCode != 400 {
@@ -141,15 +138,12 @@ func TestEveryListHasPages(t *testing.T) {
 
 // rows returns the rows of a page as text, and the cursor of the next page.
 func (r *rig) rows(path string) (out []string, next string) {
-	page := must[struct {
+	page := decode[struct {
 		Items []map[string]any
 		Next  string
 	}](r, "GET", path, "")
 	for _, row := range page.Items {
-		b, err := json.Marshal(row)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		b := must.Get(json.Marshal(row))(r.t)
 		out = append(out, string(b))
 	}
 	return out, page.Next
@@ -158,9 +152,7 @@ func (r *rig) rows(path string) (out []string, next string) {
 // listRoutes returns the paths of the document with a GET that answers with items.
 func listRoutes(t *testing.T, r *rig) (out []string) {
 	var doc document
-	if err := json.Unmarshal(r.ask("GET", v1.PathOpenAPI, "").body, &doc); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(r.ask("GET", v1.PathOpenAPI, "").body, &doc))
 	for path, methods := range doc.Paths {
 		get, ok := methods["get"]
 		if !ok {
@@ -172,15 +164,11 @@ func listRoutes(t *testing.T, r *rig) (out []string) {
 			}
 		}
 		if content := get.Responses["200"].Content["application/json"]; content != nil {
-			if err := json.Unmarshal(content, &body); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, json.Unmarshal(content, &body))
 		}
 		var schema struct{ Properties map[string]json.RawMessage }
 		if name := strings.TrimPrefix(body.Schema.Ref, "#/components/schemas/"); name != "" {
-			if err := json.Unmarshal(doc.Components.Schemas[name], &schema); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, json.Unmarshal(doc.Components.Schemas[name], &schema))
 		}
 		if schema.Properties["items"] != nil {
 			out = append(out, path)

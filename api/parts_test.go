@@ -20,6 +20,8 @@ import (
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -50,9 +52,7 @@ func partsOf(t *testing.T, w *written, names *dns.Stage) []part {
 	other.Domain = "other.internal"
 	reconfigure := func(s zone.Settings) func() {
 		return func() {
-			if err := names.Reconfigure(s); err != nil {
-				t.Error(err)
-			}
+			expect.Succeed(t, names.Reconfigure(s))
 		}
 	}
 	return []part{
@@ -113,9 +113,7 @@ func TestEndOfAnyPart(t *testing.T) {
 				w.health.Set(vip.BackendHealth{Backend: vip.BackendKey{Service: serviceNo(0), Port: 1}}) // the newest part
 				synctest.Wait()
 				var before v1.Service
-				if err := json.Unmarshal(read("", "").Body.Bytes(), &before); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, json.Unmarshal(read("", "").Body.Bytes(), &before))
 				if got := read("", before.ETag); got.Code != http.StatusNotModified {
 					t.Errorf("%s: %d for the ETag of the newest state", p.name, got.Code)
 				}
@@ -133,9 +131,7 @@ func TestEndOfAnyPart(t *testing.T) {
 					synctest.Wait()
 					after = read(query, before.ETag)
 				}
-				if took := time.Since(start); took > 0 {
-					t.Errorf("%s, waits %v: the read took %v", p.name, waits, took)
-				}
+				expect.AtMost(t, time.Since(start), 0, "%s, waits %v: the read took", p.name, waits)
 				var now v1.Service
 				if err := json.Unmarshal(after.Body.Bytes(), &now); err != nil || after.Code != http.StatusOK || now.Revision <= before.Revision || now.ETag == before.ETag {
 					t.Errorf("%s, waits %v: %d, revision %d and ETag %s after %d and %s (%v)", p.name, waits, after.Code, now.Revision, now.ETag, before.Revision, before.ETag, err)

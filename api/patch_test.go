@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 const asPatch = "Content-Type: " + v1.MergePatchType
@@ -14,31 +15,28 @@ const asPatch = "Content-Type: " + v1.MergePatchType
 // A patch changes what it names, and the result is applied like that of a PUT.
 func TestPatchService(t *testing.T) {
 	r := newRig(t)
-	first := must[v1.Service](r, "PUT", webPath, `{"labels":{"a":"1","b":"2"},"scheduler":"mh","affinity":{"timeout":"1h"},"ports":[{"port":80}],"backends":[{"address":"10.0.0.1","port":8080}]}`)
-	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.2:8080", `{"ttl":"10m"}`)
+	first := decode[v1.Service](r, "PUT", webPath, `{"labels":{"a":"1","b":"2"},"scheduler":"mh","affinity":{"timeout":"1h"},"ports":[{"port":80}],"backends":[{"address":"10.0.0.1","port":8080}]}`)
+	decode[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.2:8080", `{"ttl":"10m"}`)
 	a := r.ask("PATCH", webPath, `{"labels":{"a":null,"c":"3"},"scheduler":null,"drain_timeout":"30s","health":{"type":"tcp"}}`, asPatch+"; charset=utf-8", "Prefer: wait=60")
 	if a.StatusCode != http.StatusOK || a.Header.Get("Preference-Applied") != "wait=60" {
 		t.Fatalf("%s\n%s", a.Status, a.body)
 	}
-	svc := must[v1.Service](r, "GET", webPath, "")
+	svc := decode[v1.Service](r, "GET", webPath, "")
 	if got := fmt.Sprintf("%v %s %s %s %s %d", svc.Spec.Labels, svc.Spec.Scheduler, svc.Spec.DrainTimeout, svc.Spec.Affinity.Timeout, svc.Spec.Health.Type, len(svc.Spec.Backends)); got != "map[b:2 c:3] wrr 30s 1h tcp 2" {
 		t.Errorf("spec after the patch: %s", got)
 	}
 	if svc.ETag != a.Header.Get("ETag") || svc.Status.VIPs[0] != first.Status.VIPs[0] || !svc.Status.Applied {
 		t.Errorf("ETag %s, was %s; status %+v", svc.ETag, a.Header.Get("ETag"), svc.Status)
 	}
-	same := must[v1.Service](r, "PATCH", webPath, `{"labels":{"c":"3","d":null}}`, asPatch)
-	if same.Status.SpecRev != svc.Status.SpecRev {
-		t.Errorf("a patch that changes nothing: spec revision %d, was %d", same.Status.SpecRev, svc.Status.SpecRev)
-	}
-	if beat := r.ask("PUT", webPath+"/backends/10.0.0.2:8080/heartbeat", ""); beat.StatusCode != http.StatusNoContent {
-		t.Errorf("a heartbeat after patches: %s", beat.Status)
-	}
-	registered := must[v1.Service](r, "PATCH", webPath, `{"backends":null}`, asPatch)
+	same := decode[v1.Service](r, "PATCH", webPath, `{"labels":{"c":"3","d":null}}`, asPatch)
+	expect.Equal(t, same.Status.SpecRev, svc.Status.SpecRev, "a patch that changes nothing: spec revision")
+	beat := r.ask("PUT", webPath+"/backends/10.0.0.2:8080/heartbeat", "")
+	expect.Equal(t, beat.StatusCode, http.StatusNoContent, "a heartbeat after patches: %s", beat.Status)
+	registered := decode[v1.Service](r, "PATCH", webPath, `{"backends":null}`, asPatch)
 	if b := registered.Spec.Backends; len(b) != 1 || b[0].Address != "10.0.0.2" {
 		t.Errorf("without backends, as with a PUT, those that registered themselves stay: %+v", b)
 	}
-	replaced := must[v1.Service](r, "PATCH", webPath, `{"backends":[{"address":"10.0.0.3"}]}`, asPatch)
+	replaced := decode[v1.Service](r, "PATCH", webPath, `{"backends":[{"address":"10.0.0.3"}]}`, asPatch)
 	if b := replaced.Spec.Backends; len(b) != 1 || b[0].Address != "10.0.0.3" {
 		t.Errorf("a list is replaced: %+v", b)
 	}
@@ -46,7 +44,7 @@ func TestPatchService(t *testing.T) {
 
 func TestPatchIsRefused(t *testing.T) {
 	r := newRig(t)
-	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
+	svc := decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
 	if a := r.ask("PATCH", webPath, `{"labels":{"x":"`+strings.Repeat("y", 1<<20)+`"}}`, asPatch); !strings.Contains(a.problem(t).Hint, "several patches") {
 		t.Errorf("the hint of a large patch: %s", a.body)
 	}
@@ -107,10 +105,8 @@ func TestPatchIsRefused(t *testing.T) {
 			t.Errorf("PUT of a patch as %s: %s", kind, a.Status)
 		}
 	}
-	if now := must[v1.Service](r, "GET", webPath, ""); now.Status.SpecRev != svc.Status.SpecRev {
-		t.Errorf("refused patches changed the service: %+v", now.Spec)
-	}
-	if ok := r.ask("PATCH", webPath, `{"pool":"lan"}`, asPatch, "If-Match: "+svc.ETag); ok.StatusCode != 200 {
-		t.Errorf("the version that was read: %s\n%s", ok.Status, ok.body)
-	}
+	now := decode[v1.Service](r, "GET", webPath, "")
+	expect.Equal(t, now.Status.SpecRev, svc.Status.SpecRev, "refused patches changed the service: %+v", now.Spec)
+	ok := r.ask("PATCH", webPath, `{"pool":"lan"}`, asPatch, "If-Match: "+svc.ETag)
+	expect.Equal(t, ok.StatusCode, 200, "the version that was read: %s\n%s", ok.Status, ok.body)
 }

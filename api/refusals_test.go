@@ -12,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -24,27 +25,25 @@ func TestRefusedClients(t *testing.T) {
 				Services: map[vip.ServiceKey]proxy.ServiceReport{{Namespace: "default", Name: "web"}: {Refusals: refused, Waiting: 2, Most: 50, Full: true}}}
 		}
 	})
-	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"}],"max_connections":50}`, "Prefer: wait=60")
-	must[v1.Service](r, "PUT", v1.ServicePath("default", "db"), `{"ports":[{"port":81}],"backends":[{"address":"10.0.0.1"}],"max_connections":50}`, "Prefer: wait=60")
-	must[v1.Service](r, "PUT", v1.ServicePath("default", "api"), `{"ports":[{"port":82}],"backends":[{"address":"10.0.0.1"}]}`, "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"}],"max_connections":50}`, "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", v1.ServicePath("default", "db"), `{"ports":[{"port":81}],"backends":[{"address":"10.0.0.1"}],"max_connections":50}`, "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", v1.ServicePath("default", "api"), `{"ports":[{"port":82}],"backends":[{"address":"10.0.0.1"}]}`, "Prefer: wait=60")
 	full := map[string]bool{}
-	for _, s := range must[v1.ServiceList](r, "GET", v1.PathServices, "").Items {
+	for _, s := range decode[v1.ServiceList](r, "GET", v1.PathServices, "").Items {
 		full[s.Spec.Name] = s.Status.Full
 	}
 	if !full["web"] || full["db"] || full["api"] || len(full) != 4 {
 		t.Errorf("full: %v", full)
 	}
 
-	lines := strings.Join(must[v1.Explanation](r, "GET", webPath+"/explain", "").Lines, "\n")
+	lines := strings.Join(decode[v1.Explanation](r, "GET", webPath+"/explain", "").Lines, "\n")
 	for _, want := range []string{
 		"The dataplane has refused 3 clients since the agent's start, last at 2026-11-08T12:01:07Z: the rest is reserved (reserve).",
 		"The dataplane has refused 1 client since the agent's start, last at 2026-11-08T12:01:07Z: no backend answered (unreachable).",
 		"It is full: new clients find no place, and wait in its queue or are refused (max_connections).",
 		"2 of at most 50 clients wait in its queue, because the service or its backends have reached max_connections.",
 	} {
-		if !strings.Contains(lines, want) {
-			t.Errorf("explain without %q:\n%s", want, lines)
-		}
+		expect.Contains(t, lines, want, "explain without %q:\n", want)
 	}
 
 	metrics := r.ask("GET", v1.PathMetrics, "").body
@@ -59,16 +58,10 @@ func TestRefusedClients(t *testing.T) {
 		`ironvip_api_refused_total{kind="connections"} 0`,
 		`ironvip_api_refused_total{kind="streams"} 0`,
 	} {
-		if !bytes.Contains(metrics, []byte(want)) {
-			t.Errorf("no %s", want)
-		}
+		expect.True(t, bytes.Contains(metrics, []byte(want)), "no %s", want)
 	}
-	if n := bytes.Count(metrics, []byte("ironvip_service_refused_total{")); n != 2 {
-		t.Errorf("%d series of services, want 2", n)
-	}
-	if n := bytes.Count(metrics, []byte("ironvip_service_full{")); n != 2 {
-		t.Errorf("%d series of services with limits, want 2", n)
-	}
+	expect.Equal(t, bytes.Count(metrics, []byte("ironvip_service_refused_total{")), 2, "series of services")
+	expect.Equal(t, bytes.Count(metrics, []byte("ironvip_service_full{")), 2, "series of services with limits")
 	metrictest.Check(t, string(metrics), "ironvip_")
 }
 
@@ -81,7 +74,7 @@ func TestStreamsBeyondTheLimit(t *testing.T) {
 	if a.StatusCode != 503 || a.Header.Get("Retry-After") != "5" || a.problem(t).Code != v1.CodeOverloaded {
 		t.Errorf("a stream beyond the limit: %d, %v, %s", a.StatusCode, a.Header, a.body)
 	}
-	status := must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
+	status := decode[v1.NodeStatus](r, "GET", v1.PathStatus, "")
 	i := slices.IndexFunc(status.Checks, func(c v1.Check) bool { return c.Name == "api" })
 	if i < 0 || status.Checks[i].Level != v1.LevelWarn || status.Checks[i].Message != "1 stream refused since the start: at most 1 may be open" {
 		t.Errorf("status: %+v", status.Checks)
@@ -89,15 +82,14 @@ func TestStreamsBeyondTheLimit(t *testing.T) {
 	if a := r.ask("GET", v1.PathEvents, ""); a.StatusCode != 200 {
 		t.Errorf("a list of events: %d, %s", a.StatusCode, a.body)
 	}
-	if metrics := r.ask("GET", v1.PathMetrics, "").body; !bytes.Contains(metrics, []byte(`ironvip_api_refused_total{kind="streams"} 1`)) {
-		t.Error("not counted")
-	}
+	metrics := r.ask("GET", v1.PathMetrics, "").body
+	expect.True(t, bytes.Contains(metrics, []byte(`ironvip_api_refused_total{kind="streams"} 1`)), "not counted")
 }
 
 // A blocking read keeps its connection as a stream does, and counts as one while it waits.
 func TestBlockingReadsBeyondTheLimit(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
-		must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+		decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 		r.eventually(webPath, "web.vip.internal") // its names come last
 		for _, path := range []string{webPath, v1.PathServices} {
 			wait := path + "?wait=10s&revision=1000000"

@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -22,7 +23,7 @@ func TestReservation(t *testing.T) {
 	if a.StatusCode != 201 || a.Header.Get("Location") != v1.VIPPath("192.0.2.200") {
 		t.Fatalf("%d %v %s", a.StatusCode, a.Header, a.body)
 	}
-	read := func() v1.VIP { return must[v1.VIP](r, "GET", v1.VIPPath("192.0.2.200"), "") }
+	read := func() v1.VIP { return decode[v1.VIP](r, "GET", v1.VIPPath("192.0.2.200"), "") }
 	if v := read(); v.State != "reserved" || v.Reservation == nil || v.Reservation.For != "web" || time.Since(v.Reservation.Since) > time.Minute || len(v.Holders) != 0 || v.Pool != "lan" {
 		t.Errorf("%+v", v)
 	}
@@ -55,25 +56,23 @@ func TestReservation(t *testing.T) {
 		}
 	}
 
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 	if v := read(); v.State != "held" || v.Holders[0].Service != "web" || v.Reservation == nil {
 		t.Errorf("%+v", v)
 	}
-	explained := must[v1.Explanation](r, "GET", v1.ExplainPath("default", "web"), "")
-	if text := strings.Join(explained.Lines, "\n"); !strings.Contains(text, "is held by this service and stays reserved after it.") {
-		t.Errorf("%s", text)
-	}
+	explained := decode[v1.Explanation](r, "GET", v1.ExplainPath("default", "web"), "")
+	expect.Contains(t, strings.Join(explained.Lines, "\n"), "is held by this service and stays reserved after it.")
 	if again := r.ask("POST", v1.PathVIPs, `{"address":"192.0.2.200","for":"db"}`); again.problem(t).Code != v1.CodeAddressTaken {
 		t.Errorf("%s", again.body)
 	}
-	if v := must[v1.VIP](r, "DELETE", v1.VIPPath("192.0.2.200"), ""); v.State != "held" || v.Reservation != nil || v.Revision == 0 {
+	if v := decode[v1.VIP](r, "DELETE", v1.VIPPath("192.0.2.200"), ""); v.State != "held" || v.Reservation != nil || v.Revision == 0 {
 		t.Errorf("%+v", v)
 	}
 	if v := read(); v.State != "held" || v.Reservation != nil {
 		t.Errorf("%+v", v)
 	}
 	unmarked := func() bool {
-		text := strings.Join(must[v1.Explanation](r, "GET", v1.ExplainPath("default", "web"), "").Lines, "\n")
+		text := strings.Join(decode[v1.Explanation](r, "GET", v1.ExplainPath("default", "web"), "").Lines, "\n")
 		return strings.Contains(text, "and is held by this service.")
 	}
 	wait.Until(t, "the explanation no longer says that it is reserved", unmarked)
@@ -83,17 +82,16 @@ func TestReservation(t *testing.T) {
 		t.Errorf("%s", again.body)
 	}
 
-	other := must[v1.VIP](r, "POST", v1.PathVIPs, `{"pool":"lan"}`)
+	other := decode[v1.VIP](r, "POST", v1.PathVIPs, `{"pool":"lan"}`)
 	if other.State != "reserved" || other.Reservation == nil || other.Reservation.For != "" || other.Address == "" {
 		t.Errorf("%+v", other)
 	}
-	if p := must[v1.PoolList](r, "GET", v1.PathPools, "").Items[0]; p.Reserved != 1 {
-		t.Errorf("%+v", p)
-	}
+	p := decode[v1.PoolList](r, "GET", v1.PathPools, "").Items[0]
+	expect.Equal(t, p.Reserved, 1, "%+v", p)
 	if text := string(r.ask("GET", v1.PathMetrics, "").body); !strings.Contains(text, `ironvip_pool_addresses{pool="lan",state="reserved"} 1`) {
 		t.Error("no metric of reserved addresses")
 	}
-	if v := must[v1.VIP](r, "DELETE", v1.VIPPath(other.Address), ""); v.State != "free" || v.Reservation != nil || len(v.Holders) != 0 {
+	if v := decode[v1.VIP](r, "DELETE", v1.VIPPath(other.Address), ""); v.State != "free" || v.Reservation != nil || len(v.Holders) != 0 {
 		t.Errorf("%+v", v)
 	}
 	for path, want := range map[string]int{v1.VIPPath(other.Address): 404, v1.VIPPath("nowhere"): 400} {
@@ -105,7 +103,7 @@ func TestReservation(t *testing.T) {
 		t.Errorf("no audit line: %s", log)
 	}
 	var kinds []string
-	for _, e := range must[v1.EventList](r, "GET", v1.PathEvents, "").Items {
+	for _, e := range decode[v1.EventList](r, "GET", v1.PathEvents, "").Items {
 		kinds = append(kinds, e.Kind)
 	}
 	if all := strings.Join(kinds, " "); !strings.Contains(all, "address_reserved") || !strings.Contains(all, "reservation_released") {
@@ -147,7 +145,7 @@ func TestReservationWithoutAStore(t *testing.T) {
 // A body that is JSON but not the object that the path takes has the code of that kind of object.
 func TestInvalidBodiesHaveTheCodeOfTheObject(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 	for _, c := range []struct{ method, path, code string }{
 		{"PUT", webPath, v1.CodeInvalidService},
 		{"PUT", webPath + "/backends/10.0.0.1:8080", v1.CodeInvalidService},

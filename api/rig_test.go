@@ -1,10 +1,8 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -39,6 +37,9 @@ import (
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/logbuffer"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -57,7 +58,7 @@ type rig struct {
 	registry *brokenStore
 	files    files
 	resynced atomic.Int32
-	log      *syncBuffer
+	log      *logbuffer.Buffer
 }
 
 // brokenStore is a store that can refuse writes, or run a function before a write.
@@ -92,23 +93,6 @@ func (b *brokenStore) fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.err = err
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // files is a source with the service "from-file" and the services sent to more.
@@ -147,13 +131,10 @@ func withTokens(d *Deps) {
 // newRig starts everything and waits until it is ready. edit may change the Deps.
 func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	t.Helper()
-	r := &rig{log: &syncBuffer{}, files: files{make(chan spec.Service)}}
+	r := &rig{log: &logbuffer.Buffer{}, files: files{make(chan spec.Service)}}
 	r.t, _ = t.(*testing.T)
 	log := slog.New(slog.NewTextHandler(r.log, nil))
-	db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(store.Open(filepath.Join(t.TempDir(), "ironvip.db")))(t)
 	clock := &table.Clock{}
 	ctx, cancel := context.WithCancel(context.Background())
 	tables := pipeline.NewTables(clock)
@@ -169,18 +150,9 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	refused := table.New(clock, sources.KeyOfRefused, sources.SameRefused)
 	supervisor := sources.NewSupervisor(sources.Options{Resolver: line.Resolve, Services: tables.Services, Statuses: statuses, Refused: refused, Events: events, Log: log})
 	r.registry = &brokenStore{Bucket: store.NewBucket[rest.Record](db, "rest")}
-	records, err := registry.NewLocal(r.registry)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stored, err := registry.NewLocal(store.NewBucket[overrides.Override](db, "states"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	known, err := registry.NewLocal(store.NewBucket[tokens.Record](db, tokens.Folder))
-	if err != nil {
-		t.Fatal(err)
-	}
+	records := must.Get(registry.NewLocal(r.registry))(t)
+	stored := must.Get(registry.NewLocal(store.NewBucket[overrides.Override](db, "states")))(t)
+	known := must.Get(registry.NewLocal(store.NewBucket[tokens.Record](db, tokens.Folder)))(t)
 	registrar, err := rest.New(rest.Options{Store: records, Services: tables.Services, Events: events, Log: log,
 		Check: func(s *spec.Service) []vip.Problem {
 			return spec.CheckAgainstPools(s, []spec.Pool{{Name: "lan", CIDRs: pools[0].CIDRs, AutoAssign: true}})
@@ -218,9 +190,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	var parts sync.WaitGroup
 	for _, run := range []func(context.Context) error{supervisor.Run, overridden.Run, line.Run, names.Run, r.server.Run} {
 		parts.Go(func() {
-			if err := run(ctx); !errors.Is(err, context.Canceled) {
-				t.Errorf("a part ended: %v", err)
-			}
+			expect.Is(t, run(ctx), context.Canceled, "a part ended")
 		})
 	}
 	r.pipes = newPipes()
@@ -299,20 +269,14 @@ type answer struct {
 // create creates a token and returns its secret.
 func (r *rig) create(t tokens.Token) string {
 	r.t.Helper()
-	secret, err := r.deps.Tokens.Create(r.t.Context(), t)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	secret := must.Get(r.deps.Tokens.Create(r.t.Context(), t))(r.t)
 	return secret
 }
 
 // send sends a request; headers are "Name: value".
 func (r *rig) send(method, path, body string, headers ...string) *http.Response {
 	r.t.Helper()
-	req, err := http.NewRequestWithContext(r.t.Context(), method, r.web.URL+path, strings.NewReader(body))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	req := must.Get(http.NewRequestWithContext(r.t.Context(), method, r.web.URL+path, strings.NewReader(body)))(r.t)
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
 		if name == "Host" {
@@ -320,10 +284,7 @@ func (r *rig) send(method, path, body string, headers ...string) *http.Response 
 		}
 		req.Header.Add(name, value)
 	}
-	resp, err := r.web.Client().Do(req)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	resp := must.Get(r.web.Client().Do(req))(r.t)
 	return resp
 }
 
@@ -332,24 +293,20 @@ func (r *rig) ask(method, path, body string, headers ...string) answer {
 	r.t.Helper()
 	resp := r.send(method, path, body, headers...)
 	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	b := must.Get(io.ReadAll(resp.Body))(r.t)
 	return answer{resp, b}
 }
 
-// must is like ask for a request that must succeed. It decodes the JSON into a T.
-func must[T any](r *rig, method, path, body string, headers ...string) T {
+// decode is like ask for a request that must succeed. It decodes the JSON into a T.
+func decode[T any](r *rig, method, path, body string, headers ...string) T {
 	r.t.Helper()
 	a := r.ask(method, path, body, headers...)
 	if a.StatusCode >= 300 {
 		r.t.Fatalf("%s %s: %s\n%s", method, path, a.Status, a.body)
 	}
 	var out T
-	if err := json.Unmarshal(a.body, &out); err != nil {
-		r.t.Fatalf("%s %s: %v in %s", method, path, err, a.body)
-	}
+	err := json.Unmarshal(a.body, &out)
+	must.Succeed(r.t, err, "%s %s: %v in %s", method, path, err, a.body)
 	return out
 }
 
@@ -357,12 +314,9 @@ func must[T any](r *rig, method, path, body string, headers ...string) T {
 func (a answer) problem(t *testing.T) v1.ProblemDocument {
 	t.Helper()
 	var doc v1.ProblemDocument
-	if err := json.Unmarshal(a.body, &doc); err != nil {
-		t.Fatalf("%s: %v in %s", a.Request.URL, err, a.body)
-	}
-	if ct := a.Header.Get("Content-Type"); ct != v1.ProblemType {
-		t.Errorf("%s: content type %q", a.Request.URL, ct)
-	}
+	err := json.Unmarshal(a.body, &doc)
+	must.Succeed(t, err, "%s: %v in %s", a.Request.URL, err, a.body)
+	expect.Equal(t, a.Header.Get("Content-Type"), v1.ProblemType, "%s: content type", a.Request.URL)
 	if doc.Status != a.StatusCode || doc.Code == "" || doc.Title == "" || doc.Detail == "" || doc.RequestID == "" ||
 		doc.RequestID != a.Header.Get(requestIDHeader) || doc.Instance != a.Request.URL.Path || doc.Type != "urn:ironvip:problem:"+doc.Code {
 		t.Errorf("%s: the problem document is not complete: %s", a.Request.URL, a.body)

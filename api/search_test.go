@@ -10,6 +10,7 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -17,7 +18,7 @@ import (
 func (r *rig) found(text string) string {
 	r.t.Helper()
 	var out strings.Builder
-	for _, m := range must[v1.SearchResult](r, "GET", v1.PathSearch+"?q="+text, "").Matches {
+	for _, m := range decode[v1.SearchResult](r, "GET", v1.PathSearch+"?q="+text, "").Matches {
 		fmt.Fprintf(&out, "%s %s|%s|%s|%s\n", m.Kind, m.Name, m.Service, m.State, m.Detail)
 	}
 	return out.String()
@@ -31,9 +32,9 @@ func TestSearch(t *testing.T) {
 			return v1.NodeList{Items: []v1.Node{{Name: "Rack7-lb1", State: "present", Dataplane: "nft"}}}, nil
 		}
 	})
-	must[v1.Service](r, "PUT", "/v1/services/shop/cart", `{"ports":[{"port":80,"target_port":8080}],"backends":[{"address":"10.1.0.11","node":"rack7-a"},{"address":"10.1.0.12","port":9000},{"address":"10.1.0.110"}]}`, "Prefer: wait=60")
-	must[v1.Service](r, "PUT", "/v1/services/default/cart-old", `{"ports":[{"port":80}],"backends":[{"address":"10.2.0.1"}]}`, "Prefer: wait=60")
-	must[v1.Backend](r, "PUT", v1.BackendStatePath("shop", "cart", "10.1.0.12:9000"), `{"state":"drain"}`, "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", "/v1/services/shop/cart", `{"ports":[{"port":80,"target_port":8080}],"backends":[{"address":"10.1.0.11","node":"rack7-a"},{"address":"10.1.0.12","port":9000},{"address":"10.1.0.110"}]}`, "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", "/v1/services/default/cart-old", `{"ports":[{"port":80}],"backends":[{"address":"10.2.0.1"}]}`, "Prefer: wait=60")
+	decode[v1.Backend](r, "PUT", v1.BackendStatePath("shop", "cart", "10.1.0.12:9000"), `{"state":"drain"}`, "Prefer: wait=60")
 	cart, _, _ := r.deps.Allocations.Get(vip.ServiceKey{Namespace: "shop", Name: "cart"})
 	at := cart.VIPs[0].String()
 	other, _, _ := r.deps.Allocations.Get(vip.ServiceKey{Namespace: "default", Name: "cart-old"})
@@ -62,7 +63,7 @@ func TestSearch(t *testing.T) {
 	}
 	// The best first: an exact name, then those that begin with it, then those that contain it.
 	var names []string
-	for _, m := range must[v1.SearchResult](r, "GET", v1.PathSearch+"?q=cart&limit=4", "").Matches {
+	for _, m := range decode[v1.SearchResult](r, "GET", v1.PathSearch+"?q=cart&limit=4", "").Matches {
 		names = append(names, m.Kind+" "+m.Name)
 	}
 	if got := strings.Join(names, ", "); got != "service shop/cart, service cart-old, dns_name cart-old.default.svc.vip.internal, dns_name cart-old.vip.internal" {
@@ -74,7 +75,7 @@ func TestSearch(t *testing.T) {
 	away := newRig(t, func(d *Deps) {
 		d.Nodes = func(context.Context) (v1.NodeList, error) { return v1.NodeList{}, errors.New("consul is away") }
 	})
-	if got := must[v1.SearchResult](away, "GET", v1.PathSearch+"?q=rack7", ""); len(got.Missing) != 1 || got.Missing[0] != "node" || len(got.Matches) != 0 {
+	if got := decode[v1.SearchResult](away, "GET", v1.PathSearch+"?q=rack7", ""); len(got.Missing) != 1 || got.Missing[0] != "node" || len(got.Matches) != 0 {
 		t.Errorf("without nodes: %+v", got)
 	}
 	for _, q := range []string{"", "?q=", "?q=%20", "?q=" + strings.Repeat("x", 101), "?q=x&limit=0", "?q=x&limit=101"} {
@@ -89,8 +90,6 @@ func TestSearchAddressSpellings(t *testing.T) {
 	a := netip.MustParseAddr("2001:db8::1")
 	for text, want := range map[string]quality{"2001:DB8:0:0::1": exactly, "[2001:db8::1]:80": exactly, "[2001:db8::1]": exactly, "2001:db8": beginsWith, "[2001:db8": beginsWith,
 		"db8::": contains, "::1]:8": contains, "[2001:db8::1]:81": nothing, "10.0.0.1": nothing} {
-		if got := newFinder(text).rankAddress(a, 80); got != want {
-			t.Errorf("%s: rank %d, want %d", text, got, want)
-		}
+		expect.Equal(t, newFinder(text).rankAddress(a, 80), want, "%s: rank", text)
 	}
 }

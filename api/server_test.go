@@ -21,6 +21,9 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -43,9 +46,7 @@ func TestHostAndOrigin(t *testing.T) {
 			headers = append(headers, "Origin: "+c.origin)
 		}
 		a := r.ask("GET", v1.PathHealthz, "", headers...)
-		if a.StatusCode != c.want {
-			t.Errorf("host %s, origin %s: %s", c.host, c.origin, a.Status)
-		}
+		expect.Equal(t, a.StatusCode, c.want, "host %s, origin %s: %s", c.host, c.origin, a.Status)
 		if c.want == 403 && a.problem(t).Code != v1.CodeForbiddenOrigin {
 			t.Errorf("%s", a.body)
 		}
@@ -97,28 +98,17 @@ func TestBodyThatBreaksOff(t *testing.T) {
 		"of apply":              {v1.PathApply, "Content-Length: 500\r\n\r\n{"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			conn, err := net.Dial("tcp", web.Listener.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := must.Get(net.Dial("tcp", web.Listener.Addr().String()))(t)
 			defer conn.Close()
 			method := "PUT"
 			if test.path == v1.PathApply {
 				method = "POST"
 			}
 			fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s", method, test.path, test.rest)
-			if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
-				t.Fatal(err)
-			}
-			resp, err := http.ReadResponse(bufio.NewReader(conn), httptest.NewRequest(method, test.path, nil))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, conn.(*net.TCPConn).CloseWrite())
+			resp := must.Get(http.ReadResponse(bufio.NewReader(conn), httptest.NewRequest(method, test.path, nil)))(t)
 			defer resp.Body.Close()
-			body, err := io.ReadAll(resp.Body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			body := must.Get(io.ReadAll(resp.Body))(t)
 			a := answer{resp, body}
 			if doc := a.problem(t); a.StatusCode != http.StatusBadRequest || doc.Code != v1.CodeInvalidRequest || !strings.HasPrefix(doc.Detail, "incomplete body: ") {
 				t.Errorf("%s %s", a.Status, body)
@@ -149,9 +139,7 @@ func TestBodyThatIsTooSlow(t *testing.T) {
 	if doc := (answer{resp, rec.Body.Bytes()}).problem(t); rec.Code != http.StatusRequestTimeout || doc.Code != v1.CodeRequestTimeout {
 		t.Errorf("%d %s", rec.Code, rec.Body)
 	}
-	if body.reads != 1 {
-		t.Errorf("the body was read %d times", body.reads)
-	}
+	expect.Equal(t, body.reads, 1, "the body was read %d times", body.reads)
 }
 
 // A body that is sent too slowly gets its response even if the read time exceeds the write time, as
@@ -161,29 +149,20 @@ func TestSlowApplyIsAnswered(t *testing.T) {
 		t.Fatal("reading takes no longer than writing may: another test is needed")
 	}
 	inRig(t, func(t *testing.T, r *rig) {
-		ctx, cancel := context.WithCancel(context.Background())
-		l, ended := newPipes(), make(chan error)
-		go func() { ended <- r.server.Serve(ctx, l, nil) }()
-		client, err := l.dial(ctx, "", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := newPipes()
+		end := scope.Go(t, func(ctx context.Context) error { return r.server.Serve(ctx, l, nil) })
+		client := must.Get(l.dial(context.Background(), "", ""))(t)
 		start := time.Now()
 		if _, err := io.WriteString(client, "POST "+v1.PathApply+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"); err != nil {
 			t.Fatal(err)
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
-		if err != nil {
-			t.Fatalf("after %s: %v", time.Since(start), err)
-		}
+		must.Succeed(t, err, "after %s", time.Since(start))
 		if took := time.Since(start); resp.StatusCode != http.StatusRequestTimeout || took < server.WriteTimeout || took > applyTime+time.Second {
 			t.Errorf("%s after %s", resp.Status, took)
 		}
 		client.Close()
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		end()
 	})
 }
 
@@ -192,10 +171,7 @@ func TestSlowApplyIsAnswered(t *testing.T) {
 func onSocket(t *testing.T, s *Server, path string) (*http.Client, func() error) {
 	t.Helper()
 	var set sockets.Set
-	l, err := set.ListenUnix(t.Context(), path, 0o660)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(set.ListenUnix(t.Context(), path, 0o660))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx, l, nil) }()
@@ -220,14 +196,9 @@ func TestUnixSocket(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o660 || info.Mode().Type() != fs.ModeSocket {
 		t.Errorf("socket: %v %v", info.Mode(), err)
 	}
-	resp, err := client.Get("http://any-name-will-do/healthz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get(client.Get("http://any-name-will-do/healthz"))(t)
 	resp.Body.Close()
-	if resp.StatusCode != 200 {
-		t.Errorf("%s", resp.Status)
-	}
+	expect.Equal(t, resp.StatusCode, 200, resp.Status)
 
 	// A waiting request times out at the shutdown and doesn't delay it.
 	got := make(chan int, 1)
@@ -243,21 +214,14 @@ func TestUnixSocket(t *testing.T) {
 	<-waits
 	time.Sleep(50 * time.Millisecond) // lets the request wait; if it doesn't yet, the test is weaker but correct
 	begin := time.Now()
-	if err := stop(); !errors.Is(err, context.Canceled) {
-		t.Errorf("Serve ended with %v", err)
-	}
-	if took := time.Since(begin); took > 30*time.Second {
-		t.Errorf("the end took %s", took)
-	}
-	if status := <-got; status != 200 {
-		t.Errorf("the waiting request got %d", status)
-	}
+	expect.Is(t, stop(), context.Canceled, "Serve ended with")
+	expect.AtMost(t, time.Since(begin), 30*time.Second, "the end took")
+	expect.Equal(t, <-got, 200, "the waiting request")
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the socket is still there: %v", err)
 	}
-	if left, _ := os.ReadDir(filepath.Dir(path)); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	left, _ := os.ReadDir(filepath.Dir(path))
+	expect.Empty(t, left, "left behind")
 }
 
 // A server without optional Deps reports them as unavailable.
@@ -278,8 +242,39 @@ func TestWithoutParts(t *testing.T) {
 	for _, path := range []string{v1.PathStatus, v1.PathMetrics} {
 		rec := httptest.NewRecorder()
 		s.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), "GET", "http://localhost"+path, nil))
-		if rec.Code != 200 {
-			t.Errorf("%s: %d %s", path, rec.Code, rec.Body)
+		expect.Equal(t, rec.Code, 200, "%s: %d %s", path, rec.Code, rec.Body)
+	}
+}
+
+// The pages need no role, and are there before the agent has loaded its state.
+func TestPages(t *testing.T) {
+	s, _ := notBegun()
+	for _, c := range []struct {
+		method, path, accept string
+		want                 int
+		location             string
+	}{
+		{"GET", "/ui/", "text/html", 200, ""},
+		{"HEAD", "/ui/services/web", "*/*", 200, ""},
+		{"GET", "/ui", "*/*", 302, "/ui/"},
+		{"GET", "/", "text/html,application/xhtml+xml", 302, "/ui/"},
+		{"GET", "/", "*/*", 404, ""}, // of a program
+		{"GET", "/ui/absent.js", "*/*", 404, ""},
+		{"POST", "/ui/", "*/*", 405, ""},
+		{"DELETE", "/ui/services/web", "text/html", 405, ""},
+	} {
+		r := httptest.NewRequest(c.method, "http://localhost"+c.path, nil)
+		r.Header.Set("Accept", c.accept)
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, r)
+		if w.Code != c.want || w.Header().Get("Location") != c.location {
+			t.Errorf("%s %s: %d %v", c.method, c.path, w.Code, w.Header())
+		}
+		if allow := w.Header().Get("Allow"); (allow == "GET") != (c.want == http.StatusMethodNotAllowed) {
+			t.Errorf("%s %s: Allow is %q", c.method, c.path, allow)
+		}
+		if c.want == http.StatusOK && (w.Header().Get("Cache-Control") != "no-cache" || !strings.Contains(w.Header().Get("Content-Security-Policy"), "default-src 'none'")) {
+			t.Errorf("%s: %v", c.path, w.Header())
 		}
 	}
 }

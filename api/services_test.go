@@ -29,6 +29,8 @@ import (
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -41,24 +43,20 @@ func TestServiceLife(t *testing.T) {
 		t.Fatalf("create: %s %v\n%s", first.Status, first.Header, first.body)
 	}
 	var svc v1.Service
-	if err := json.Unmarshal(first.body, &svc); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(first.body, &svc))
 	if svc.Status.State != v1.StateUnchecked || !svc.Status.Applied || len(svc.Status.VIPs) != 1 || svc.Status.Usable != 2 ||
 		svc.ETag != first.Header.Get("ETag") || svc.Source != "rest" || svc.Spec.Scheduler != "wrr" {
 		t.Errorf("after create with wait: %s", first.body)
 	}
 	for _, c := range svc.Status.Conditions {
-		if c.Status != v1.True {
-			t.Errorf("condition %s is %s: %s", c.Type, c.Status, c.Message)
-		}
+		expect.Equal(t, c.Status, v1.True, "condition %s is %s: %s", c.Type, c.Status, c.Message)
 	}
 	if len(r.plane.Have()) != 2 { // including from-file's
 		t.Errorf("the dataplane has %v", r.plane.Have())
 	}
 
 	wait.Until(t, "its names", func() bool { // DNS follows by itself, which is a change of the status
-		svc = must[v1.Service](r, "GET", webPath, "")
+		svc = decode[v1.Service](r, "GET", webPath, "")
 		return len(svc.Status.Names) > 0
 	})
 	again := r.ask("PUT", webPath, webBody("10.0.0.1", "10.0.0.2"))
@@ -76,27 +74,26 @@ func TestServiceLife(t *testing.T) {
 		t.Errorf("HEAD: %s %v, %d bytes", head.Status, head.Header, len(head.body))
 	}
 
-	explained := must[v1.Explanation](r, "GET", webPath+"/explain", "")
+	explained := decode[v1.Explanation](r, "GET", webPath+"/explain", "")
 	if explained.State != v1.StateUnchecked || !strings.Contains(strings.Join(explained.Lines, " "), "pool lan") {
 		t.Errorf("explanation: %+v", explained)
 	}
-	deleted := must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
+	deleted := decode[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
 	if deleted.Service != "web" || !deleted.Applied || deleted.Revision <= svc.Revision {
 		t.Errorf("deleted: %+v", deleted)
 	}
-	if gone := r.ask("GET", webPath, ""); gone.problem(t).Code != v1.CodeNotFound {
-		t.Errorf("after delete: %s", gone.body)
-	}
+	gone := r.ask("GET", webPath, "")
+	expect.Equal(t, gone.problem(t).Code, v1.CodeNotFound, "after delete: %s", gone.body)
 }
 
 // The response to a PUT has the VIP, even without a wait for the dataplane.
 func TestPutAnswersWithTheVIP(t *testing.T) {
 	r := newRig(t)
-	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
+	svc := decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
 	if len(svc.Status.VIPs) != 1 || svc.Status.Pool != "lan" || svc.Status.Since == nil {
 		t.Errorf("%+v", svc.Status)
 	}
-	taken := must[v1.Service](r, "PUT", "/v1/services/default/other", `{"ports":[{"port":80}],"vips":["`+svc.Status.VIPs[0].String()+`"]}`)
+	taken := decode[v1.Service](r, "PUT", "/v1/services/default/other", `{"ports":[{"port":80}],"vips":["`+svc.Status.VIPs[0].String()+`"]}`)
 	if taken.Status.State != v1.StatePending || len(taken.Status.Problems) != 1 || taken.Status.Problems[0].Code != "address_taken" ||
 		taken.Status.Conditions[1].Status != v1.False {
 		t.Errorf("a service that asks for the same address: %+v", taken.Status)
@@ -105,7 +102,7 @@ func TestPutAnswersWithTheVIP(t *testing.T) {
 
 func TestPreconditions(t *testing.T) {
 	r := newRig(t)
-	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "If-None-Match: *", "Prefer: wait=60")
+	svc := decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "If-None-Match: *", "Prefer: wait=60")
 	specOnly := fmt.Sprintf(`"%d.0"`, svc.Status.SpecRev)
 	for _, c := range []struct {
 		name, method, header string
@@ -138,9 +135,7 @@ func TestPreconditions(t *testing.T) {
 			method, path, body = "POST", v1.PathApply, `{"services":[]}`
 		}
 		a := r.ask(method, path, body, c.header)
-		if a.StatusCode != c.want {
-			t.Errorf("%s: %s, want %d\n%s", c.name, a.Status, c.want, a.body)
-		}
+		expect.Equal(t, a.StatusCode, c.want, "%s: %s, want %d\n%s", c.name, a.Status, c.want, a.body)
 		if a.StatusCode == 412 && a.problem(t).Code != v1.CodePreconditionFailed {
 			t.Errorf("%s: %s", c.name, a.body)
 		}
@@ -150,7 +145,7 @@ func TestPreconditions(t *testing.T) {
 // Every kind of refusal, with its status, code and field.
 func TestRefusals(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
+	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
 	big := `{"labels":{"x":"` + strings.Repeat("y", 1<<20) + `"}}`
 	for _, c := range []struct {
 		name, method, path, body string
@@ -238,9 +233,7 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
-	if doc := r.ask("PUT", webPath, big).problem(t); doc.Detail != "the body is larger than 1 MiB" {
-		t.Errorf("detail %q", doc.Detail)
-	}
+	expect.Equal(t, r.ask("PUT", webPath, big).problem(t).Detail, "the body is larger than 1 MiB", "detail")
 	if doc := r.ask("PUT", webPath, `{"ports":`).problem(t); !strings.HasPrefix(doc.Detail, "the body is not valid JSON near line 1") {
 		t.Errorf("detail %q", doc.Detail)
 	}
@@ -250,14 +243,13 @@ func TestRefusals(t *testing.T) {
 	if doc := r.ask("PUT", "/v1/services/default/from-file", webBody()).problem(t); !strings.Contains(doc.Detail, `"files"`) || !strings.Contains(doc.Detail, "mail.toml:1") {
 		t.Errorf("the problem doesn't name the source: %+v", doc)
 	}
-	if n := len(must[v1.ServiceList](r, "GET", v1.PathServices, "").Items); n != 2 {
-		t.Errorf("%d services after nothing but refusals", n)
-	}
+	n := len(decode[v1.ServiceList](r, "GET", v1.PathServices, "").Items)
+	expect.Equal(t, n, 2, "services after nothing but refusals")
 }
 
 func TestFullDisk(t *testing.T) {
 	r := newRig(t)
-	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+	svc := decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 	for _, c := range []struct {
 		cause  error
 		status int
@@ -277,9 +269,8 @@ func TestFullDisk(t *testing.T) {
 		}
 	}
 	spec := func(s v1.Service) string { before, _, _ := strings.Cut(s.ETag, "."); return before } // the status may follow later
-	if now := must[v1.Service](r, "GET", webPath, ""); spec(now) != spec(svc) {
-		t.Errorf("something changed: %s, %s", svc.ETag, now.ETag)
-	}
+	now := decode[v1.Service](r, "GET", webPath, "")
+	expect.Equal(t, spec(now), spec(svc), "something changed: %s, %s", svc.ETag, now.ETag)
 }
 
 // overtaken is a Registrar with a conflict of another host for every write.
@@ -324,7 +315,7 @@ func TestConflictNamesTheOtherNode(t *testing.T) {
 // changed.
 func TestNameTakenDuringAnAtomicApply(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
-		must[v1.Service](r, "PUT", "/v1/services/default/db", `{"ports":[{"port":81}]}`)
+		decode[v1.Service](r, "PUT", "/v1/services/default/db", `{"ports":[{"port":81}]}`)
 		key := vip.ServiceKey{Namespace: "default", Name: "web"}
 		r.registry.interrupt(func() {
 			r.files.more <- spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 25}}}}
@@ -336,12 +327,11 @@ func TestNameTakenDuringAnAtomicApply(t *testing.T) {
 			t.Errorf("%s %s", a.Status, a.body)
 		}
 		ports := map[string]int{}
-		for _, svc := range must[v1.ServiceList](r, "GET", v1.PathServices, "").Items {
+		for _, svc := range decode[v1.ServiceList](r, "GET", v1.PathServices, "").Items {
 			ports[svc.Spec.Name] = int(svc.Spec.Ports[0].Port.First)
 		}
-		if want := map[string]int{"from-file": 25, "web": 25, "db": 81}; !maps.Equal(ports, want) {
-			t.Errorf("there is %v, want %v", ports, want)
-		}
+		want := map[string]int{"from-file": 25, "web": 25, "db": 81}
+		expect.True(t, maps.Equal(ports, want), "there is %v, want %v", ports, want)
 	})
 }
 
@@ -419,9 +409,9 @@ func TestDeletedBeforeTheAnswer(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %s again %t heir %t %s", c.method, c.path, c.again, c.heir, header), func(t *testing.T) {
 				var then func(vip.ServiceKey) error
 				inRig(t, func(t *testing.T, r *rig) {
-					must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.3"), "Prefer: wait=60")
+					decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.3"), "Prefer: wait=60")
 					if c.path == override {
-						must[v1.Backend](r, "PUT", backend+"/state", `{"state":"drain"}`, "Prefer: wait=60")
+						decode[v1.Backend](r, "PUT", backend+"/state", `{"state":"drain"}`, "Prefer: wait=60")
 					}
 					if c.heir {
 						r.files.more <- spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 81}}}}
@@ -443,12 +433,8 @@ func TestDeletedBeforeTheAnswer(t *testing.T) {
 					}
 					began := time.Now()
 					a := r.ask(c.method, c.path, c.body, header, kind)
-					if took := time.Since(began); took > time.Second {
-						t.Errorf("the response took %s", took)
-					}
-					if a.StatusCode != c.want {
-						t.Fatalf("%s %s", a.Status, a.body)
-					}
+					expect.AtMost(t, time.Since(began), time.Second, "the response took")
+					must.Equal(t, a.StatusCode, c.want, "%s %s", a.Status, a.body)
 					if c.want == http.StatusConflict {
 						doc := a.problem(t)
 						text := doc.Detail
@@ -495,7 +481,7 @@ func TestPreferWaitSaysWhatFailed(t *testing.T) {
 	if a.StatusCode != http.StatusBadGateway || doc.Code != v1.CodeApplyFailed || len(doc.Errors) != 1 || !strings.Contains(doc.Errors[0].Message, "no such module") {
 		t.Fatalf("%s\n%s", a.Status, a.body)
 	}
-	svc := must[v1.Service](r, "GET", webPath, "") // stored nevertheless
+	svc := decode[v1.Service](r, "GET", webPath, "") // stored nevertheless
 	if svc.Status.State != v1.StateDown || svc.Status.Conditions[3].Status != v1.False {
 		t.Errorf("status: %+v", svc.Status)
 	}
@@ -511,19 +497,18 @@ func TestPreferWaitSaysWhatFailed(t *testing.T) {
 // name itself never disappears.
 func TestRemovalThatAnotherSourceIsHeirTo(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
-		must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+		decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 		r.files.more <- spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 81}}}}
 		for lost := false; !lost; time.Sleep(time.Millisecond) {
-			source := must[v1.SourceList](r, "GET", v1.PathSources, "").Items[0]
+			source := decode[v1.SourceList](r, "GET", v1.PathSources, "").Items[0]
 			lost = len(source.Problems) > 0
 			if want := `source "rest" holds the name, at `; lost && (source.Name != "files" || source.Level != v1.LevelWarn || source.Problems[0].Code != vip.CodeNameTaken || !strings.HasPrefix(source.Problems[0].Message, want)) {
 				t.Fatalf("source %+v, want the problem %q", source, want)
 			}
 		}
-		if deleted := must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60"); !deleted.Applied {
-			t.Errorf("%+v", deleted)
-		}
-		if svc := must[v1.Service](r, "GET", webPath, ""); svc.Source != "files" || !svc.Status.Applied {
+		deleted := decode[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
+		expect.True(t, deleted.Applied, "%+v", deleted)
+		if svc := decode[v1.Service](r, "GET", webPath, ""); svc.Source != "files" || !svc.Status.Applied {
 			t.Errorf("of source %q, applied %v", svc.Source, svc.Status.Applied)
 		}
 	})
@@ -541,21 +526,20 @@ func TestPreferWaitTimesOut(t *testing.T) {
 		if err := json.Unmarshal(rec.Body.Bytes(), &doc); err != nil || rec.Code != http.StatusGatewayTimeout || doc.Code != v1.CodeApplyTimeout {
 			t.Errorf("%d %v\n%s", rec.Code, err, rec.Body)
 		}
-		if _, ok := r.server.service(vip.ServiceKey{Namespace: "default", Name: "web"}); !ok {
-			t.Error("it is not stored")
-		}
+		_, ok := r.server.service(vip.ServiceKey{Namespace: "default", Name: "web"})
+		expect.True(t, ok, "it is not stored")
 	})
 }
 
 func TestWaitForNewer(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
-		must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+		decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 		r.eventually(webPath, "web.vip.internal") // its names come last
-		svc := must[v1.Service](r, "GET", webPath, "")
-		list := must[v1.ServiceList](r, "GET", v1.PathServices, "")
+		svc := decode[v1.Service](r, "GET", webPath, "")
+		list := decode[v1.ServiceList](r, "GET", v1.PathServices, "")
 
 		start := time.Now()
-		same := must[v1.Service](r, "GET", fmt.Sprintf("%s?wait=50ms&revision=%d", webPath, svc.Revision), "")
+		same := decode[v1.Service](r, "GET", fmt.Sprintf("%s?wait=50ms&revision=%d", webPath, svc.Revision), "")
 		if took := time.Since(start); took < 50*time.Millisecond || same.Revision != svc.Revision {
 			t.Errorf("a wait for nothing took %s and gave revision %d", took, same.Revision)
 		}
@@ -565,12 +549,12 @@ func TestWaitForNewer(t *testing.T) {
 		}
 		one, all := make(chan v1.Service, 1), make(chan v1.ServiceList, 1)
 		go func() {
-			one <- must[v1.Service](r, "GET", fmt.Sprintf("%s?wait=30s&revision=%d", webPath, svc.Revision), "")
+			one <- decode[v1.Service](r, "GET", fmt.Sprintf("%s?wait=30s&revision=%d", webPath, svc.Revision), "")
 		}()
 		go func() {
-			all <- must[v1.ServiceList](r, "GET", fmt.Sprintf("%s?wait=30s&revision=%d", v1.PathServices, list.Revision), "")
+			all <- decode[v1.ServiceList](r, "GET", fmt.Sprintf("%s?wait=30s&revision=%d", v1.PathServices, list.Revision), "")
 		}()
-		must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"))
+		decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"))
 		got := result{<-one, <-all}
 		if len(got.svc.Status.Backends) != 2 || got.svc.Revision <= svc.Revision {
 			t.Errorf("the waiting GET: revision %d, %d backends", got.svc.Revision, len(got.svc.Status.Backends))
@@ -580,10 +564,9 @@ func TestWaitForNewer(t *testing.T) {
 		}
 		gone := make(chan answer, 1)
 		go func() { gone <- r.ask("GET", webPath+"?wait=30s&revision=9007199254740991", "") }()
-		must[v1.Deleted](r, "DELETE", webPath, "")
-		if a := <-gone; a.StatusCode != http.StatusNotFound {
-			t.Errorf("a GET that waits for a service that goes: %s", a.Status)
-		}
+		decode[v1.Deleted](r, "DELETE", webPath, "")
+		a := <-gone
+		expect.Equal(t, a.StatusCode, http.StatusNotFound, "a GET that waits for a service that goes: %s", a.Status)
 	})
 }
 
@@ -638,10 +621,10 @@ func TestListPagesAndFilters(t *testing.T) {
 	for i := range 25 {
 		specs = append(specs, fmt.Sprintf(`{"name":"s%02d","namespace":"n%d","labels":{"odd":"%t"},"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"}]}`, i, i%2, i%2 == 1))
 	}
-	must[v1.ApplyResult](r, "POST", v1.PathApply, `{"services":[`+strings.Join(specs, ",")+`]}`, "Prefer: wait=60")
+	decode[v1.ApplyResult](r, "POST", v1.PathApply, `{"services":[`+strings.Join(specs, ",")+`]}`, "Prefer: wait=60")
 	count := func(query string) (names []string, pages int) {
 		for cursor := ""; ; {
-			list := must[v1.ServiceList](r, "GET", v1.PathServices+"?"+query+cursor, "")
+			list := decode[v1.ServiceList](r, "GET", v1.PathServices+"?"+query+cursor, "")
 			for _, s := range list.Items {
 				names = append(names, s.Spec.Namespace+"/"+s.Spec.Name)
 			}
@@ -677,9 +660,8 @@ func TestListPagesAndFilters(t *testing.T) {
 func TestLabelsOfASelector(t *testing.T) {
 	r := newRig(t)
 	labels := strings.Repeat("&label=tier", spec.MaxLabels)
-	if list := must[v1.ServiceList](r, "GET", v1.PathServices+"?limit=10"+labels, ""); len(list.Items) != 1 {
-		t.Errorf("%d services with a label", len(list.Items))
-	}
+	list := decode[v1.ServiceList](r, "GET", v1.PathServices+"?limit=10"+labels, "")
+	expect.Equal(t, len(list.Items), 1, "services with a label")
 	for _, path := range []string{v1.PathServices + "?limit=10", v1.PathWatchServices + "?view=summary"} {
 		resp := r.send("GET", path+labels+"&label=tier", "")
 		defer resp.Body.Close()
@@ -696,14 +678,14 @@ func TestLabelsOfASelector(t *testing.T) {
 
 func TestApply(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 	body := `{"services":[
 		{"name":"web","scheduler":"mh","ports":[{"port":80}],"backends":[{"address":"10.0.0.1","port":8080}]},
 		{"name":"new","namespace":"shop","ports":[{"port":443}],"backends":[{"address":"10.0.0.2"}]},
 		{"name":"bad","ports":[{"prot":1,"port":2}]},
 		{"name":"from-file","ports":[{"port":80}]}]}`
 
-	dry := must[v1.ApplyResult](r, "POST", v1.PathApply+"?dry_run=true", body)
+	dry := decode[v1.ApplyResult](r, "POST", v1.PathApply+"?dry_run=true", body)
 	if !dry.DryRun || dry.Created != 1 || dry.Updated != 1 || dry.Refused != 2 || dry.Plan == nil || dry.Plan.Add != 1 || dry.Plan.Change != 1 || len(dry.Plan.Problems) != 2 {
 		t.Errorf("dry run: %+v, plan %+v", dry, dry.Plan)
 	}
@@ -724,9 +706,8 @@ func TestApply(t *testing.T) {
 	if doc := behind.problem(t); len(doc.Errors) != 2 || !strings.HasPrefix(doc.Errors[1].Message, "services[1] ") {
 		t.Errorf("a name twice behind an invalid service: %s", behind.body)
 	}
-	if n := len(must[v1.ServiceList](r, "GET", v1.PathServices, "").Items); n != 2 {
-		t.Fatalf("%d services: the dry run or the atomic apply changed something", n)
-	}
+	n := len(decode[v1.ServiceList](r, "GET", v1.PathServices, "").Items)
+	must.Equal(t, n, 2, "services: the dry run or the atomic apply changed something")
 
 	a := r.ask("POST", v1.PathApply, body, "Prefer: wait=60")
 	var got v1.ApplyResult
@@ -737,18 +718,16 @@ func TestApply(t *testing.T) {
 	for _, item := range got.Items {
 		actions = append(actions, item.Namespace+"/"+item.Name+" "+item.Action)
 	}
-	if want := "[default/web updated shop/new created default/bad refused default/from-file refused]"; fmt.Sprint(actions) != want {
-		t.Errorf("%v, want %s", actions, want)
-	}
+	want := "[default/web updated shop/new created default/bad refused default/from-file refused]"
+	expect.Equal(t, fmt.Sprint(actions), want, actions)
 	if got.Revision == 0 || got.Revision != got.Items[0].Revision && got.Revision != got.Items[1].Revision || len(got.Items[1].VIPs) != 1 {
 		t.Errorf("%s", a.body)
 	}
-	if again := must[v1.ApplyResult](r, "POST", v1.PathApply, `{"services":[`+strings.Split(body, "\n")[1]+`{"name":"x","ports":[{"port":1}]}]}`); again.Unchanged != 1 || again.Created != 1 {
+	if again := decode[v1.ApplyResult](r, "POST", v1.PathApply, `{"services":[`+strings.Split(body, "\n")[1]+`{"name":"x","ports":[{"port":1}]}]}`); again.Unchanged != 1 || again.Created != 1 {
 		t.Errorf("again: %+v", again)
 	}
-	if empty := must[v1.ApplyResult](r, "POST", v1.PathApply, `{}`); len(empty.Items) != 0 {
-		t.Errorf("of nothing: %+v", empty)
-	}
+	empty := decode[v1.ApplyResult](r, "POST", v1.PathApply, `{}`)
+	expect.Equal(t, len(empty.Items), 0, "of nothing: %+v", empty)
 }
 
 // The hint for a body that is too large names what helps: another call for services, and none for a token.
@@ -834,9 +813,7 @@ func TestSmallBodiesAreDecodedBesideLargeOnes(t *testing.T) {
 		}
 		var small atomic.Bool
 		decode(smallBody, func() { small.Store(true) })
-		if !small.Load() {
-			t.Error("a small body waits for large ones")
-		}
+		expect.True(t, small.Load(), "a small body waits for large ones")
 		close(release)
 		all.Wait()
 	})
@@ -872,9 +849,8 @@ func TestWaitIsForDrains(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		put := func(want int, headers ...string) {
 			t.Helper()
-			if got := r.ask("PUT", webPath, webBody("10.1.0.11"), headers...); got.StatusCode != want {
-				t.Errorf("%d %s, want %d", got.StatusCode, got.body, want)
-			}
+			got := r.ask("PUT", webPath, webBody("10.1.0.11"), headers...)
+			expect.Equal(t, got.StatusCode, want, "%d %s", got.StatusCode, got.body)
 		}
 		put(201, "Prefer: wait=60")
 		keep = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
@@ -897,11 +873,7 @@ func TestWaitEndsWithTheAgent(t *testing.T) {
 		if doc := a.problem(t); a.StatusCode != http.StatusGatewayTimeout || !strings.Contains(doc.Detail, "before the end of this agent") {
 			t.Errorf("%s %s", a.Status, a.body)
 		}
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("it took %s", took)
-		}
+		expect.Is(t, <-ended, context.Canceled)
+		expect.AtMost(t, time.Since(began), 2*time.Second, "it took")
 	}, func(d *Deps) { d.DrainsKept = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() } })
 }

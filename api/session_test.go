@@ -19,6 +19,8 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -56,23 +58,21 @@ func TestSession(t *testing.T) {
 		t.Errorf("the answer is %s", a.body)
 	}
 	cookie := r.login(token)
-	if who := must[v1.Whoami](r, "GET", v1.PathWhoami, "", cookie); who.Name != "token ann" {
+	if who := decode[v1.Whoami](r, "GET", v1.PathWhoami, "", cookie); who.Name != "token ann" {
 		t.Errorf("the caller is %+v", who)
 	}
 	// A cookie of another port is of another agent, and a token in a header counts before a cookie.
 	if a := r.ask("GET", v1.PathWhoami, "", "Cookie: ironvip-1="+token); a.StatusCode != http.StatusUnauthorized {
 		t.Errorf("the cookie of another port: %s", a.Status)
 	}
-	if who := must[v1.Whoami](r, "GET", v1.PathWhoami, "", cookie, "Authorization: Bearer "+create("bob", access.Viewer, time.Time{})); who.Name != "token bob" {
+	if who := decode[v1.Whoami](r, "GET", v1.PathWhoami, "", cookie, "Authorization: Bearer "+create("bob", access.Viewer, time.Time{})); who.Name != "token bob" {
 		t.Errorf("with a token and a cookie the caller is %+v", who)
 	}
 	out := r.ask("DELETE", v1.PathSession, "", cookie, sameOrigin)
 	if want := "ironvip-" + port + "=; Path=/v1/; Max-Age=0; HttpOnly; SameSite=Strict"; out.StatusCode != http.StatusNoContent || out.Header.Get("Set-Cookie") != want {
 		t.Errorf("logout: %s %q", out.Status, out.Header.Get("Set-Cookie"))
 	}
-	if strings.Contains(r.log.String(), token) {
-		t.Error("the log has the token")
-	}
+	expect.False(t, strings.Contains(r.log.String(), token), "the log has the token")
 }
 
 // A browser sends the cookie with requests that other pages make it send. They change nothing.
@@ -111,16 +111,12 @@ func TestSessionNeedsItsOrigin(t *testing.T) {
 		}
 		headers := strings.Join(c.headers, " ")
 		foreign := c.want == 403 && strings.Contains(headers, host) || strings.Contains(headers, "cross-site") || strings.Contains(headers, "same-site") || strings.Contains(headers, "evil") || c.name == "no page"
-		if read := r.ask("GET", webPath, "", append(c.headers, cookie)...); (read.StatusCode == 403) != foreign {
-			t.Errorf("%s: a read is %s", c.name, read.Status)
-		}
+		read := r.ask("GET", webPath, "", append(c.headers, cookie)...)
+		expect.Equal(t, read.StatusCode == 403, foreign, "%s: a read is %s", c.name, read.Status)
 		login := r.ask("POST", v1.PathSession, `{"token":"`+token+`"}`, c.headers...)
-		if login.StatusCode != c.want {
-			t.Errorf("%s: login is %s", c.name, login.Status)
-		}
-		if out := r.ask("DELETE", v1.PathSession, "", append(c.headers, cookie)...); (out.StatusCode == 204) != (c.want == 200) {
-			t.Errorf("%s: logout is %s", c.name, out.Status)
-		}
+		expect.Equal(t, login.StatusCode, c.want, "%s: login is %s", c.name, login.Status)
+		out := r.ask("DELETE", v1.PathSession, "", append(c.headers, cookie)...)
+		expect.Equal(t, out.StatusCode == 204, c.want == 200, "%s: logout is %s", c.name, out.Status)
 	}
 	if a := r.ask("PUT", webPath, webBody("10.0.0.1"), "Authorization: Bearer "+token); a.StatusCode != 200 {
 		t.Errorf("a program needs no origin: %s", a.Status)
@@ -151,16 +147,10 @@ func TestLastingRequestsEndWithTheirToken(t *testing.T) {
 			}()
 		}
 		time.Sleep(10 * time.Second)
-		if n := len(ended); n > 0 {
-			t.Errorf("%d ended before", n)
-		}
-		if err := r.deps.Tokens.Revoke(t.Context(), "deploy"); err != nil {
-			t.Fatal(err)
-		}
+		expect.AtMost(t, len(ended), 0, "ended before")
+		must.Succeed(t, r.deps.Tokens.Revoke(t.Context(), "deploy"))
 		time.Sleep(2 * time.Second)
-		if len(ended) != 4 {
-			t.Fatalf("%d of 4 ended within 2 s", len(ended))
-		}
+		must.Equal(t, len(ended), 4, "of 4 ended within 2 s")
 		refused := 0
 		for range 4 {
 			text := <-ended
@@ -171,9 +161,7 @@ func TestLastingRequestsEndWithTheirToken(t *testing.T) {
 				t.Errorf("a write: %s", text)
 			}
 		}
-		if refused != 2 {
-			t.Errorf("%d were refused, want those that waited", refused)
-		}
+		expect.Equal(t, refused, 2, "were refused, want those that waited")
 	})
 }
 
@@ -187,10 +175,7 @@ func TestBodyOutlivesItsToken(t *testing.T) {
 		var demoted atomic.Bool
 		inRig(t, func(t *testing.T, r *rig) {
 			secret := r.create(tokens.Token{Name: "deploy", Grant: access.Grant{Role: access.Admin}})
-			conn, err := r.pipes.dial(t.Context(), "", "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := must.Get(r.pipes.dial(t.Context(), "", ""))(t)
 			defer conn.Close()
 			fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n{", c.method, c.path, secret, len(c.body))
 			synctest.Wait()
@@ -200,17 +185,11 @@ func TestBodyOutlivesItsToken(t *testing.T) {
 				t.Fatal(err)
 			}
 			io.WriteString(conn, c.body[1:])
-			resp, err := http.ReadResponse(bufio.NewReader(conn), httptest.NewRequest(c.method, c.path, nil))
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := must.Get(http.ReadResponse(bufio.NewReader(conn), httptest.NewRequest(c.method, c.path, nil)))(t)
 			body, _ := io.ReadAll(resp.Body)
-			if doc := (answer{resp, body}).problem(t); doc.Code != c.code {
-				t.Errorf("%s %s: %s", c.method, c.path, body)
-			}
-			if _, stored := r.server.service(vip.ServiceKey{Namespace: "default", Name: "web"}); stored {
-				t.Errorf("%s %s: the service is stored", c.method, c.path)
-			}
+			expect.Equal(t, (answer{resp, body}).problem(t).Code, c.code, "%s %s: %s", c.method, c.path, body)
+			_, stored := r.server.service(vip.ServiceKey{Namespace: "default", Name: "web"})
+			expect.False(t, stored, "%s %s: the service is stored", c.method, c.path)
 			if slices.ContainsFunc(r.deps.Tokens.List(), func(t tokens.Token) bool { return t.Name == "evil" }) {
 				t.Error("the token is created")
 			}
@@ -237,9 +216,7 @@ func sessionEndsWithItsToken(t *testing.T) {
 	if a := r.ask("PUT", webPath, webBody("10.0.0.1"), viewer, sameOrigin); a.StatusCode != http.StatusForbidden || a.problem(t).Code != v1.CodeForbidden {
 		t.Errorf("a write of a viewer: %s", a.Status)
 	}
-	if err := r.deps.Tokens.Revoke(t.Context(), "viewer"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, r.deps.Tokens.Revoke(t.Context(), "viewer"))
 	a := r.ask("GET", v1.PathServices, "", viewer)
 	if a.StatusCode != http.StatusUnauthorized || !strings.Contains(a.Header.Get("Set-Cookie"), "Max-Age=0") {
 		t.Errorf("a revoked token: %s %v", a.Status, a.Header)
@@ -249,9 +226,7 @@ func sessionEndsWithItsToken(t *testing.T) {
 	wait.Until(t, "the token has expired", func() bool {
 		return r.ask("GET", v1.PathServices, "", brief).StatusCode == http.StatusUnauthorized
 	})
-	if time.Now().Before(expires) {
-		t.Error("the session ended before its token")
-	}
+	expect.False(t, time.Now().Before(expires), "the session ended before its token")
 	for body, want := range map[string]int{`{"token":"ironvip_wrong"}`: 401, `{"token":""}`: 422, `{}`: 422, `{"token":"x","user":"y"}`: 422, `token`: 400} {
 		a := r.ask("POST", v1.PathSession, body, sameOrigin)
 		if a.StatusCode != want || a.Header.Get("Set-Cookie") != "" {

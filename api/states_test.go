@@ -114,11 +114,11 @@ func TestEventsReadOnlyWhatChanged(t *testing.T) {
 // A running API publishes the events without a query.
 func TestStatesReachTheEvents(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
-		must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
-		must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:8080/state?force=true", `{"state":"drain"}`, "Prefer: wait=60")
+		decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+		decode[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:8080/state?force=true", `{"state":"drain"}`, "Prefer: wait=60")
 		seen := func(kind string) func() bool {
 			return func() bool {
-				for _, e := range must[v1.EventList](r, "GET", v1.PathEvents, "").Items {
+				for _, e := range decode[v1.EventList](r, "GET", v1.PathEvents, "").Items {
 					if e.Kind == kind && e.Service == "web" {
 						return true
 					}
@@ -127,7 +127,7 @@ func TestStatesReachTheEvents(t *testing.T) {
 			}
 		}
 		wait.Until(t, "the service is down", seen("service_down"))
-		must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:8080/state", `{"state":"ready"}`, "Prefer: wait=60")
+		decode[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:8080/state", `{"state":"ready"}`, "Prefer: wait=60")
 		wait.Until(t, "the service serves again", seen("service_healthy"))
 	})
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -57,40 +59,37 @@ func (b *browser) beginning() string {
 // rows, and nothing for a change of something else.
 func TestWatchSummaries(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, `{"labels":{"app":"shop"},"ports":[{"port":80},{"port":443},{"port":443,"protocol":"udp"},{"port":"8000-8010"}],"backends":[{"address":"10.0.0.1","port":8080}]}`, "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, `{"labels":{"app":"shop"},"ports":[{"port":80},{"port":443},{"port":443,"protocol":"udp"},{"port":"8000-8010"}],"backends":[{"address":"10.0.0.1","port":8080}]}`, "Prefer: wait=60")
 	b := r.browse("?view=summary")
 	lines := strings.Split(b.beginning(), "\n")
-	if len(lines) != 3 {
-		t.Fatalf("the beginning is %q", lines)
-	}
+	must.Len(t, lines, 3, "the beginning")
 	var web v1.ServiceChange
 	if err := json.Unmarshal([]byte(lines[1]), &web); err != nil || web.Summary == nil || web.Service != nil {
 		t.Fatal(lines[1], err)
 	}
-	full := must[v1.Service](r, "GET", webPath, "")
+	full := decode[v1.Service](r, "GET", webPath, "")
 	got := web.Summary
 	if got.Name != "web" || got.Source != "rest" || got.State != "unchecked" || got.Summary != full.Status.Summary || got.Ports != "80,443,8000-8010/tcp 443/udp" ||
 		got.Usable != 1 || got.Backends != 1 || got.Labels["app"] != "shop" || len(got.VIPs) != 1 || got.VIPs[0] != full.Status.VIPs[0] || !got.Since.Equal(*full.Status.Since) {
 		t.Errorf("the row is %s", lines[1])
 	}
 	// A change that the row does not show sends nothing: the next event is that of the next change.
-	must[v1.Service](r, "PUT", webPath, `{"labels":{"app":"shop"},"ports":[{"port":80},{"port":443},{"port":443,"protocol":"udp"},{"port":"8000-8010"}],"backends":[{"address":"10.0.0.1","port":8081}]}`, "Prefer: wait=60")
-	must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, `{"labels":{"app":"shop"},"ports":[{"port":80},{"port":443},{"port":443,"protocol":"udp"},{"port":"8000-8010"}],"backends":[{"address":"10.0.0.1","port":8081}]}`, "Prefer: wait=60")
+	decode[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
 	for last, event := lines[1], b.next(); event != `{"deleted":"web"}`; last, event = event, b.next() {
 		if event == last { // the service may be pending for a moment
 			t.Fatalf("an event without a change: %s", event)
 		}
 	}
-	if a := r.ask("GET", v1.PathWatchServices+"?view=short", ""); a.StatusCode != 422 {
-		t.Errorf("an unknown view: %s", a.Status)
-	}
+	a := r.ask("GET", v1.PathWatchServices+"?view=short", "")
+	expect.Equal(t, a.StatusCode, 422, "an unknown view: %s", a.Status)
 }
 
 // The first line of an explanation costs less than the whole.
 func TestSummaryIsTheFirstLine(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=60")
-	must[v1.Backend](r, "PUT", v1.BackendStatePath("default", "web", "10.0.0.2:8080"), `{"state":"drain"}`, "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=60")
+	decode[v1.Backend](r, "PUT", v1.BackendStatePath("default", "web", "10.0.0.2:8080"), `{"state":"drain"}`, "Prefer: wait=60")
 	for _, k := range []vip.ServiceKey{{Namespace: "default", Name: "web"}, {Namespace: "default", Name: "from-file"}} {
 		full, _ := r.server.service(k)
 		short, ok := r.server.summary(k)
@@ -152,9 +151,7 @@ func TestWatchersCost(t *testing.T) {
 			synctest.Wait()
 		}
 		settled()
-		if got := rows.Load(); got != services*watchers {
-			t.Fatalf("%d rows at the beginning", got)
-		}
+		must.Equal(t, rows.Load(), services*watchers, "rows at the beginning")
 		step := func(what string, wantRows int64, change func()) {
 			rows.Store(0)
 			bytes.Store(0)
@@ -191,7 +188,7 @@ func TestWatchersCost(t *testing.T) {
 func TestLateWatcherOfSummaries(t *testing.T) {
 	r := newRig(t)
 	put := func(labels string) {
-		must[v1.Service](r, "PUT", webPath, `{"labels":`+labels+`,"ports":[{"port":80}]}`, "Prefer: wait=60")
+		decode[v1.Service](r, "PUT", webPath, `{"labels":`+labels+`,"ports":[{"port":80}]}`, "Prefer: wait=60")
 	}
 	put(`{"tier":"web"}`)
 	first := r.browse("?view=summary")
@@ -219,11 +216,9 @@ func TestLateWatcherOfSummaries(t *testing.T) {
 			t.Fatalf("after the label has gone: %s", event)
 		}
 	}
-	must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
+	decode[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
 	for event := ""; event != `{"deleted":"web"}`; event = late.next() {
 	}
 	r.files.more <- spec.Service{Name: "filed", Ports: []spec.Port{{Port: spec.PortRange{First: 26}}}, Backends: []spec.Backend{{Address: "10.9.0.1"}}}
-	if got := filed.next(); !strings.Contains(got, `"name":"filed"`) {
-		t.Errorf("of a source, after changes of others: %s", got)
-	}
+	expect.Contains(t, filed.next(), `"name":"filed"`, "of a source, after changes of others")
 }

@@ -17,6 +17,9 @@ import (
 	"github.com/ironvip/ironvip/api/tokens"
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/test/authority"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -47,9 +50,7 @@ func newTLSRig(t *testing.T, edit ...func(*access.Policy)) *tlsRig {
 	r.servers.Server(t, loopback).Write(t, r.files.Cert, r.files.Key)
 	r.clients.WriteCert(t, r.files.ClientCA)
 	r.certificates = server.LoadCertificates(r.files)
-	if _, err := r.certificates.State(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.certificates.State())(t)
 	r.url = "https://" + r.serve(t, r.certificates)
 	return r
 }
@@ -57,14 +58,8 @@ func newTLSRig(t *testing.T, edit ...func(*access.Policy)) *tlsRig {
 // serve serves the API at an address, with certificates or without.
 func (r *tlsRig) serve(t *testing.T, certificates *server.Certificates) (addr string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); _ = r.server.Serve(ctx, l, certificates) }()
-	t.Cleanup(func() { cancel(); <-done })
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	scope.Go(t, func(ctx context.Context) error { return r.server.Serve(ctx, l, certificates) })
 	return l.Addr().String()
 }
 
@@ -84,10 +79,7 @@ func (r *tlsRig) client(t *testing.T, edit func(*tls.Config)) *http.Client {
 // get returns the status of a request, 0 if the connection fails.
 func (r *tlsRig) get(t *testing.T, c *http.Client, token string) int {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/v1/services", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/v1/services", nil))(t)
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -134,9 +126,7 @@ func TestClientCertificates(t *testing.T) {
 		}, "", 0},
 		{"TLS 1.1", func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS11, tls.VersionTLS11 }, token, 0},
 	} {
-		if got := r.get(t, r.client(t, c.edit), c.token); got != c.want {
-			t.Errorf("%s: %d, want %d", c.name, got, c.want)
-		}
+		expect.Equal(t, r.get(t, r.client(t, c.edit), c.token), c.want, c.name)
 	}
 }
 
@@ -145,10 +135,7 @@ func TestClientCertificates(t *testing.T) {
 func TestCertificateIsReplaced(t *testing.T) {
 	r := newTLSRig(t)
 	open, certificate := r.client(t, nil), func(c *http.Client) (subject string) {
-		resp, err := c.Get(r.url + "/healthz")
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must.Get(c.Get(r.url + "/healthz"))(t)
 		_, _ = io.Copy(io.Discard, resp.Body) // else the connection is not used again
 		resp.Body.Close()
 		return resp.TLS.PeerCertificates[0].SerialNumber.String()
@@ -160,64 +147,41 @@ func TestCertificateIsReplaced(t *testing.T) {
 	wait.Until(t, "a new connection sees the new certificate", func() bool {
 		return certificate(r.client(t, nil)) == next.Cert.SerialNumber.String()
 	})
-	if certificate(open) != first {
-		t.Error("the open connection did not go on")
-	}
+	expect.Equal(t, certificate(open), first, "the open connection did not go on")
 	if _, failed := r.certificates.State(); failed != nil {
 		t.Error(failed)
 	}
 
-	if err := os.WriteFile(r.files.Cert, []byte("junk"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(r.files.Cert, []byte("junk"), 0o600))
 	if expires, failed := r.certificates.State(); failed == nil || !expires.Equal(next.Cert.NotAfter) {
 		t.Errorf("with a broken file: expires %s, error %v", expires, failed)
 	}
-	if certificate(r.client(t, nil)) != next.Cert.SerialNumber.String() {
-		t.Error("the broken file is used")
-	}
+	expect.Equal(t, certificate(r.client(t, nil)), next.Cert.SerialNumber.String(), "the broken file is used")
 }
 
 // insecure_loopback is about addresses without TLS: behind TLS, a local proxy may stand for others.
 func TestInsecureLoopback(t *testing.T) {
 	r := newTLSRig(t, func(p *access.Policy) { p.InsecureLoopback = true })
-	if got := r.get(t, r.client(t, nil), ""); got != http.StatusUnauthorized {
-		t.Errorf("with TLS: %d", got)
-	}
+	expect.Equal(t, r.get(t, r.client(t, nil), ""), http.StatusUnauthorized, "with TLS")
 	r.url = "http://" + r.serve(t, nil)
-	if got := r.get(t, r.client(t, nil), ""); got != http.StatusOK {
-		t.Errorf("without TLS: %d", got)
-	}
-	if got := r.get(t, r.client(t, nil), "wrong"); got != http.StatusUnauthorized {
-		t.Errorf("with a token that is not valid: %d", got)
-	}
+	expect.Equal(t, r.get(t, r.client(t, nil), ""), http.StatusOK, "without TLS")
+	expect.Equal(t, r.get(t, r.client(t, nil), "wrong"), http.StatusUnauthorized, "with a token that is not valid")
 }
 
 // With TLS, callers use the names of the certificate.
 func TestAnyHostWithTLS(t *testing.T) {
 	r := newTLSRig(t)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/healthz", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/healthz", nil))(t)
 	req.Host = "lb1.example:7480"
-	resp, err := r.client(t, nil).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get(r.client(t, nil).Do(req))(t)
 	resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		t.Errorf("status %d", resp.StatusCode)
-	}
+	expect.Equal(t, resp.StatusCode, http.StatusOK, "status")
 }
 
 // An agent starts without a certificate that can be used, and takes over a good one.
 func TestCertificateIsRepaired(t *testing.T) {
 	r := newTLSRig(t)
-	good, err := os.ReadFile(r.files.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := must.Get(os.ReadFile(r.files.Key))(t)
 	other := authority.NewKey(t)
 	authority.WriteKey(t, r.files.Key, other)
 	broken := server.LoadCertificates(r.files)
@@ -225,11 +189,7 @@ func TestCertificateIsRepaired(t *testing.T) {
 		t.Errorf("with another key: expires %s, error %v", expires, failed)
 	}
 	r.url = "https://" + r.serve(t, broken)
-	if got := r.get(t, r.client(t, nil), ""); got != 0 {
-		t.Errorf("with another key: status %d", got)
-	}
-	if err := os.WriteFile(r.files.Key, good, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.Equal(t, r.get(t, r.client(t, nil), ""), 0, "with another key: status")
+	must.Succeed(t, os.WriteFile(r.files.Key, good, 0o600))
 	wait.Until(t, "the good key is used", func() bool { return r.get(t, r.client(t, nil), "") == http.StatusUnauthorized })
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -65,7 +66,7 @@ func TestTopRates(t *testing.T) {
 func TestTop(t *testing.T) {
 	stats, edit := counting(everything)
 	inRig(t, func(t *testing.T, r *rig) {
-		must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+		decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 		for _, key := range r.frontends("web") {
 			stats.Set(key, reconcile.Breakdown{Traffic: carried(10)})
 		}
@@ -77,9 +78,8 @@ func TestTop(t *testing.T) {
 		if len(line.Items) != 1 || line.Items[0] != (v1.TopService{Service: "web", Active: 12}) || line.Seconds < 1 {
 			t.Errorf("%+v", line)
 		}
-		if totals, _ := stats.Readings(); totals != 2 {
-			t.Errorf("%d reads of the counters, want 2", totals)
-		}
+		totals, _ := stats.Readings()
+		expect.Equal(t, totals, 2, "reads of the counters")
 		for _, query := range []string{"?interval=10ms", "?interval=2m", "?interval=x", "?by=name", "?limit=0"} {
 			if a := r.ask("GET", v1.PathTop+query, ""); a.StatusCode != 400 && a.StatusCode != 422 {
 				t.Errorf("%s: %s", query, a.Status)
@@ -114,9 +114,8 @@ func TestTopSharesReads(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(seconds * time.Second)
-		if totals, _ := stats.Readings(); totals != 1+seconds {
-			t.Errorf("%d reads of the counters in %d s", totals, seconds)
-		}
+		totals, _ := stats.Readings()
+		expect.Equal(t, totals, 1+seconds, "%d reads of the counters in %d s", totals, seconds)
 		cancel()
 		synctest.Wait()
 		for i, a := range answers {

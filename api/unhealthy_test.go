@@ -17,6 +17,8 @@ import (
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -116,10 +118,7 @@ func TestUnhealthyReadsNoHealthyService(t *testing.T) {
 		}
 		s := New(w.deps())
 		ask := func() {
-			out, err := s.getStatus(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			out := must.Get(s.getStatus(t.Context(), nil))(t)
 			want := []string{fmt.Sprintf("%d of %d healthy", n, n), fmt.Sprintf("proxy, in sync: %d services, %d backends, 0 drift", n, n)}
 			if got := out.Checks; got[1].Message != want[0] || got[2].Message != want[1] {
 				t.Fatalf("%+v", got)
@@ -145,9 +144,8 @@ func TestWhatLeavesAServiceThatIsWellIsCounted(t *testing.T) {
 		serviceNo(1): {state: status.Healthy, ready: 1, drain: 1, usable: 1},
 		serviceNo(2): {state: status.Healthy, ready: 1, usable: 1},
 	}
-	if got := New(w.deps()).tallies(); !maps.Equal(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
+	got := New(w.deps()).tallies()
+	expect.True(t, maps.Equal(got, want), "%+v, want %+v", got, want)
 }
 
 // The index agrees with a scan after any changes to the tables.

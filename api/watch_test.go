@@ -10,6 +10,8 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // watching is an open stream of services.
@@ -23,14 +25,8 @@ func (r *rig) follow(query string) io.Reader {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	r.t.Cleanup(cancel)
-	req, err := http.NewRequestWithContext(ctx, "GET", r.web.URL+v1.PathWatchServices+query, nil)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	resp, err := r.web.Client().Do(req)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	req := must.Get(http.NewRequestWithContext(ctx, "GET", r.web.URL+v1.PathWatchServices+query, nil))(r.t)
+	resp := must.Get(r.web.Client().Do(req))(r.t)
 	r.t.Cleanup(func() { resp.Body.Close() })
 	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != ndjson {
 		r.t.Fatalf("%s %s", resp.Status, resp.Header.Get("Content-Type"))
@@ -47,9 +43,7 @@ func (r *rig) watch(query string) *watching {
 func (w *watching) next() string {
 	w.t.Helper()
 	var c v1.ServiceChange
-	if err := w.lines.Decode(&c); err != nil {
-		w.t.Fatal(err)
-	}
+	must.Succeed(w.t, w.lines.Decode(&c))
 	switch {
 	case c.Synced:
 		return "synced"
@@ -76,31 +70,24 @@ func (w *watching) until(want, name string) {
 // A stream has the services of the beginning, then each change of those that it selects.
 func TestWatchServices(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 	all, one, labeled := r.watch(""), r.watch("?service=other&service=web"), r.watch("?label=tier=web")
-	if got := all.next() + ", " + all.next() + ", " + all.next(); got != "from-file unchecked 1, web unchecked 1, synced" {
-		t.Fatal(got)
-	}
-	if got := one.next() + ", " + one.next(); got != "web unchecked 1, synced" {
-		t.Fatal(got)
-	}
-	if got := labeled.next(); got != "synced" {
-		t.Fatal(got)
-	}
-	must[v1.Service](r, "PUT", "/v1/services/default/late", `{"ports":[{"port":81}],"labels":{"tier":"web"}}`, "Prefer: wait=60")
+	must.Equal(t, all.next()+", "+all.next()+", "+all.next(), "from-file unchecked 1, web unchecked 1, synced")
+	must.Equal(t, one.next()+", "+one.next(), "web unchecked 1, synced")
+	must.Equal(t, labeled.next(), "synced")
+	decode[v1.Service](r, "PUT", "/v1/services/default/late", `{"ports":[{"port":81}],"labels":{"tier":"web"}}`, "Prefer: wait=60")
 	all.until("late down 0", "late")
 	labeled.until("late down 0", "late")
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=60")
 	one.until("web unchecked 2", "web")
-	must[v1.Backend](r, "PUT", v1.BackendStatePath("default", "web", "10.0.0.2:8080"), `{"state":"drain"}`, "Prefer: wait=60")
+	decode[v1.Backend](r, "PUT", v1.BackendStatePath("default", "web", "10.0.0.2:8080"), `{"state":"drain"}`, "Prefer: wait=60")
 	one.until("web degraded 2", "web")
-	must[v1.Backend](r, "PUT", v1.BackendStatePath("default", "web", "10.0.0.2:8080"), `{"state":"ready"}`, "Prefer: wait=60")
+	decode[v1.Backend](r, "PUT", v1.BackendStatePath("default", "web", "10.0.0.2:8080"), `{"state":"ready"}`, "Prefer: wait=60")
 	one.until("web unchecked 2", "web")
-	must[v1.Service](r, "PUT", "/v1/services/default/late", `{"ports":[{"port":81}]}`, "Prefer: wait=60")
+	decode[v1.Service](r, "PUT", "/v1/services/default/late", `{"ports":[{"port":81}]}`, "Prefer: wait=60")
 	labeled.until("-late", "late") // no longer selected
-	must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
+	decode[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
 	one.until("-web", "web")
-	if a := r.ask("GET", v1.PathWatchServices+"?service=a/b/c", ""); a.StatusCode != 400 {
-		t.Errorf("an invalid name: %s %s", a.Status, a.body)
-	}
+	a := r.ask("GET", v1.PathWatchServices+"?service=a/b/c", "")
+	expect.Equal(t, a.StatusCode, 400, "an invalid name: %s %s", a.Status, a.body)
 }

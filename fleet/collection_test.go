@@ -9,7 +9,9 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 type thing struct {
@@ -47,10 +49,7 @@ func TestCollection(t *testing.T) {
 		c2 = fleet.NewCollection(two.Tree, "a", 1, checkThing) // while the tree runs
 		<-c2.Rows().Ready()
 
-		w, err := c1.Put("x", 0, thing{"x", 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(c1.Put("x", 0, thing{"x", 1}))(t)
 		b := mustCommit(t, one, w)
 		item, ok := c1.Get("x")
 		if !ok || item.Value.Size != 1 || item.Index != b.Indexes[0] {
@@ -60,9 +59,7 @@ func TestCollection(t *testing.T) {
 		if item2, ok := c2.Get("x"); !ok || item2 != item {
 			t.Errorf("the other host has %+v", item2)
 		}
-		if c1.Rows().Len() != 1 {
-			t.Errorf("%d rows", c1.Rows().Len())
-		}
+		expect.Equal(t, c1.Rows().Len(), 1, "rows")
 		if n := len(one.Problems()); n != len(bad) {
 			t.Errorf("%d problems: %v", n, one.Problems())
 		}
@@ -71,24 +68,19 @@ func TestCollection(t *testing.T) {
 			if !ok || p.Place != "consul:"+treePrefix+"a/"+key || p.Hint == "" {
 				t.Errorf("%s: %+v", key, p)
 			}
-			w, err := c1.Put(key, 0, thing{key, 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			w := must.Get(c1.Put(key, 0, thing{key, 1}))(t)
 			var conflict *fleet.ConflictError
 			if b := commit(t, one, w); !errors.As(b.Err, &conflict) {
 				t.Errorf("%s: overwritten: %v", key, b.Err)
 			}
-			if got, _ := kv.Get(treePrefix + "a/" + key); got != text {
-				t.Errorf("%s is %q now", key, got)
-			}
+			got, _ := kv.Get(treePrefix + "a/" + key)
+			expect.Equal(t, got, text, "%s is %q now", key, got)
 		}
 		if p, _ := c1.Unreadable("newer"); !strings.Contains(p.Hint, "release") {
 			t.Errorf("hint: %q", p.Hint)
 		}
-		if _, err := c1.Put("y", 0, thing{"z", 1}); err == nil {
-			t.Error("a value that doesn't pass the check was encoded")
-		}
+		_, err := c1.Put("y", 0, thing{"z", 1})
+		expect.True(t, err != nil, "a value that doesn't pass the check was encoded")
 		mustCommit(t, two, c2.Remove("x", item.Index))
 		synctest.Wait()
 		if _, ok := c1.Get("x"); ok {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
 )
 
@@ -122,9 +123,7 @@ func TestLogIsBounded(t *testing.T) {
 		if got := get(two, "a", "key"); len(got) != 200<<10 {
 			t.Errorf("the other host has %d bytes", len(got))
 		}
-		if n := fetched.Load(); n != 1 {
-			t.Errorf("%d reads for one large value", n)
-		}
+		expect.Equal(t, fetched.Load(), 1, "reads for one large value")
 		bounded("a value that is fetched")
 		e, _, _ = one.Folder("a").Get("key")
 		mustCommit(t, one, set("a", "key", "small", e.Index))

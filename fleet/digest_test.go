@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // A host that has missed a change notices that its tables are not those of the leader, even if the
@@ -32,15 +34,11 @@ func TestDigestsFindADifference(t *testing.T) {
 				edit(kv)
 				three := kv.Start(t, "three", folders, nil)
 				for folder, key := range map[string]string{"a": "7", "b": "new"} { // reads it
-					if err := three.Look(t.Context(), folder, key); err != nil {
-						t.Fatal(err)
-					}
+					must.Succeed(t, three.Look(t.Context(), folder, key))
 				}
 				one.End()
 				time.Sleep(5 * time.Second)
-				if !three.Mine() {
-					t.Fatal("the host that knows the edit is not the leader")
-				}
+				must.True(t, three.Mine(), "the host that knows the edit is not the leader")
 				wantSame(t, kv, three)
 				time.Sleep(6 * time.Minute)
 				wantSame(t, kv, two, three)
@@ -88,9 +86,7 @@ func TestSnapshotBeforeDigests(t *testing.T) {
 		})
 		two.SetDown(false)
 		time.Sleep(20 * time.Second)
-		if looked.Load() == 0 {
-			t.Error("the host has not looked for a snapshot")
-		}
+		expect.True(t, looked.Load() != 0, "the host has not looked for a snapshot")
 		wantSame(t, kv, two)
 	})
 }
@@ -110,17 +106,12 @@ func TestSearchOfAnUnchangedTree(t *testing.T) {
 		before, _ := kv.Get("ironvip/v2/log/head")
 		reads.take()
 		time.Sleep(2 * time.Hour)
-		if after, _ := kv.Get("ironvip/v2/log/head"); after != before {
-			t.Errorf("the log went on: %s, then %s", before, after)
-		}
-		if n := reads.take(); n != 0 {
-			t.Errorf("%d reads of a tree that doesn't change", n)
-		}
+		after, _ := kv.Get("ironvip/v2/log/head")
+		expect.Equal(t, after, before, "the log went on: %s, then", before)
+		expect.Equal(t, reads.take(), 0, "reads of a tree that doesn't change")
 		kv.Put(treePrefix+"b/x", "by hand")
 		time.Sleep(7 * time.Minute)
 		wantSame(t, kv, hosts...)
-		if n := reads.take(); n != 1 {
-			t.Errorf("%d reads of the tree after one change by hand", n)
-		}
+		expect.Equal(t, reads.take(), 1, "reads of the tree after one change by hand")
 	})
 }

@@ -11,7 +11,9 @@ import (
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func elected(hosts ...*fleettest.Host) (mine []string) {
@@ -37,9 +39,7 @@ func startThree(t *testing.T, kv *fleettest.Memory) []*fleettest.Host {
 func TestOneIsElectedAndHandsOver(t *testing.T) {
 	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
 		time.Sleep(3 * time.Second)
-		if got := elected(hosts...); len(got) != 1 {
-			t.Fatalf("elected: %v", got)
-		}
+		must.Len(t, elected(hosts...), 1, "elected")
 		for end := len(hosts); end > 1; end-- {
 			was := hosts[0].Elected()
 			i := slices.IndexFunc(hosts, func(h *fleettest.Host) bool { return h.Mine() })
@@ -91,9 +91,7 @@ func TestOnlyTheLeaderUnlocksItsKey(t *testing.T) {
 				two := kv.Start(t, "two", folders, nil)
 				time.Sleep(500 * time.Millisecond)
 				two.End()
-				if n := unlocks.Load(); n != 0 {
-					t.Errorf("%d unlocks by a host that isn't the leader", n)
-				}
+				expect.Equal(t, unlocks.Load(), 0, "unlocks by a host that isn't the leader")
 				one.End()
 				if _, held := kv.Get("ironvip/v2/leader"); unlocks.Load() != 1 || !held {
 					t.Errorf("%d unlocks by the leader, the key exists: %v", unlocks.Load(), held)
@@ -127,24 +125,18 @@ func TestNeverTwoElected(t *testing.T) {
 			}
 		}
 		watch(40 * time.Second)
-		if got := elected(hosts...); len(got) != 1 {
-			t.Errorf("a while after the elected host was cut off: %v", got)
-		}
+		expect.Len(t, elected(hosts...), 1, "a while after the elected host was cut off")
 		kv.ExpireSessions()
 		watch(10 * time.Second)
 		kv.SetDown(true)
 		watch(20 * time.Second)
-		if got := elected(hosts...); len(got) != 0 {
-			t.Errorf("with Consul away for longer than a session: %v", got)
-		}
+		expect.Empty(t, elected(hosts...), "with Consul away for longer than a session")
 		kv.SetDown(false)
 		watch(30 * time.Second)
 		kv.Put("ironvip/v2/leader", "an operator's") // still locked
 		kv.Delete("ironvip/v2/leader")
 		watch(10 * time.Second)
-		if got := elected(hosts...); len(got) != 1 {
-			t.Errorf("at the end: %v", got)
-		}
+		expect.Len(t, elected(hosts...), 1, "at the end")
 	})
 }
 
@@ -171,9 +163,7 @@ func TestNodes(t *testing.T) {
 				leaders++
 			}
 		}
-		if leaders != 1 {
-			t.Errorf("%d nodes are elected", leaders)
-		}
+		expect.Equal(t, leaders, 1, "nodes are elected")
 		revision.Store(8)
 		time.Sleep(6 * time.Second)
 		if nodes, _ := hosts[1].Nodes(t.Context()); nodes[0].Revision != 7 {
@@ -187,13 +177,9 @@ func TestNodes(t *testing.T) {
 		// Without changes, each host of a fleet writes a row every 90 s.
 		before := kv.Index()
 		time.Sleep(10 * time.Minute)
-		if n := kv.Index() - before; n > 25 {
-			t.Errorf("%d writes in 10 minutes of peace", n)
-		}
+		expect.AtMost(t, kv.Index()-before, 25, "writes in 10 minutes of peace")
 		leader := slices.IndexFunc(hosts, func(h *fleettest.Host) bool { return h.Mine() })
-		if away := hosts[leader].AwayFor("two"); away != 0 {
-			t.Errorf("two is away for %v", away)
-		}
+		expect.Equal(t, hosts[leader].AwayFor("two"), 0, "two is away for")
 		if away := hosts[leader].AwayFor("never"); away < 9*time.Minute || away > 11*time.Minute {
 			t.Errorf("a host that never was is away for %v", away)
 		}
@@ -230,15 +216,11 @@ func TestRestartAfterKill(t *testing.T) {
 		kv := fleettest.NewMemory()
 		first := kv.Run(t, fleet.Options{Node: "one", Folders: folders, Cache: db}, nil)
 		time.Sleep(3 * time.Second)
-		if !first.Mine() {
-			t.Fatal("alone and not elected")
-		}
+		must.True(t, first.Mine(), "alone and not elected")
 		first.SetDown(true) // its end can't reach the store
 		first.End()
 		first.SetDown(false)
-		if kv.Sessions() != 1 {
-			t.Fatalf("%d sessions", kv.Sessions())
-		}
+		must.Equal(t, kv.Sessions(), 1, "sessions")
 		second := kv.Run(t, fleet.Options{Node: "one", Folders: folders, Cache: db}, nil)
 		time.Sleep(5 * time.Second)
 		if !second.Mine() || kv.Sessions() != 1 {

@@ -9,7 +9,9 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // onCommit calls f before each transaction of a host's Commit, with its number, from 1.
@@ -41,16 +43,12 @@ func TestRefusedIsNotDoneLater(t *testing.T) {
 					}
 				})
 				b := &fleet.Batch{Writes: []fleet.Write{set("a", "x", "refused", 0)}}
-				if err := one.Commit(t.Context(), append(beside, b)); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, one.Commit(t.Context(), append(beside, b)))
 				if conflict := (*fleet.ConflictError)(nil); !errors.As(b.Err, &conflict) {
 					t.Fatalf("the write that another's was in the way of: %v", b.Err)
 				}
 				kv.Delete(treePrefix + "a/x")
-				if out := arrive(); len(out.Refused) == 0 {
-					t.Error("what was refused has happened")
-				}
+				expect.True(t, len(arrive().Refused) > 0, "what was refused has happened")
 				for _, other := range beside {
 					if other.Err != nil || get(one, "b", "y") != "beside" {
 						t.Errorf("the batch beside it: %v, and there is %q", other.Err, get(one, "b", "y"))
@@ -59,9 +57,7 @@ func TestRefusedIsNotDoneLater(t *testing.T) {
 				one.Before(nil)
 				mustCommit(t, one, set("a", "after", "1", 0))
 				synctest.Wait()
-				if got := get(two, "a", "after"); got != "1" {
-					t.Errorf("the other host doesn't follow: %q", got)
-				}
+				expect.Equal(t, get(two, "a", "after"), "1", "the other host doesn't follow")
 			})
 		})
 	}
@@ -79,9 +75,7 @@ func TestDoneBeforeItsRefusalIsReported(t *testing.T) {
 				kv.Put(treePrefix+"a/x", "another's")
 			case 3:
 				kv.Delete(treePrefix + "a/x")
-				if out := arrive(); len(out.Refused) > 0 {
-					t.Errorf("the detained attempt: %v", out.Refused)
-				}
+				expect.Empty(t, arrive().Refused, "the detained attempt")
 			}
 		})
 		b := mustCommit(t, one, set("a", "x", "1", 0))
@@ -107,9 +101,7 @@ func TestRefusalIsNotReportedUnfenced(t *testing.T) {
 			}
 		})
 		err := one.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "x", "1", 0)}}})
-		if !errors.Is(err, fleet.ErrUnavailable) {
-			t.Errorf("commit: %v", err)
-		}
+		expect.Is(t, err, fleet.ErrUnavailable, "commit")
 		one.LoseAnswers(0)
 		one.Before(nil)
 		mustCommit(t, one, set("a", "after", "1", 0))
@@ -138,9 +130,7 @@ func TestOvertakenWithoutAnAnswer(t *testing.T) {
 			mustCommit(t, one, set("a", "after", "1", 0))
 			time.Sleep(time.Minute)
 			wantSame(t, kv, one, two)
-			if got := get(one, "a", "x"); got != "1" {
-				t.Errorf("%d entries by others: the value is %q", others, got)
-			}
+			expect.Equal(t, get(one, "a", "x"), "1", "%d entries by others: the value", others)
 		})
 	}
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -114,9 +116,7 @@ func TestSecondTreeIsRefused(t *testing.T) {
 						t.Errorf("%v; %s lacks %q", refused, refused.Hint(), part)
 					}
 				}
-				if writes != 0 {
-					t.Errorf("%d writes by the refused host", writes)
-				}
+				expect.Equal(t, writes, 0, "writes by the refused host")
 				if !first.OwnName() || first.Stale() != "" || len(first.Problems()) != 0 || kinds(events, "fleet_name_taken") != 0 {
 					t.Errorf("the first host: own name %v, stale %q, problems %v", first.OwnName(), first.Stale(), first.Problems())
 				}
@@ -224,9 +224,7 @@ func TestNameIsTakenWhileAway(t *testing.T) {
 		mustCommit(t, one, set("a", "x", "1", 0))
 		client.SetDown(true)
 		time.Sleep(20 * time.Second)
-		if one.OwnName() {
-			t.Error("the name is its own when its session is over")
-		}
+		expect.False(t, one.OwnName(), "the name is its own when its session is over")
 		other := membership.Identity{ID: "id-2", File: "boot-2:1", Hostname: "db8", Address: "10.0.0.8"}
 		holder := `node "lb1" on host db8 (10.0.0.8), started ` + time.Now().UTC().Format(time.RFC3339)
 		two, _, _ := host(t, kv, fleet.Options{Node: "lb1", Identity: other}, "b")
@@ -237,9 +235,7 @@ func TestNameIsTakenWhileAway(t *testing.T) {
 		client.SetDown(false)
 		for range 600 {
 			time.Sleep(100 * time.Millisecond)
-			if one.OwnName() {
-				t.Fatal("the name is its own again")
-			}
+			must.False(t, one.OwnName(), "the name is its own again")
 		}
 		refused := one.Duplicate()
 		if refused == nil || !strings.Contains(one.Stale(), `node name "lb1" is in use`) || len(one.Problems()) != 1 || kinds(events, "fleet_name_taken") != 1 {
@@ -248,17 +244,14 @@ func TestNameIsTakenWhileAway(t *testing.T) {
 		if p := one.Problems()[0]; p.Code != vip.CodeNameTaken || !strings.Contains(p.Message, holder) || !strings.Contains(p.Hint, "node.name") {
 			t.Errorf("problem %+v, want code %q, message with %s, hint with node.name", p, vip.CodeNameTaken, holder)
 		}
-		if err := one.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "y", "1", 0)}}}); !errors.Is(err, fleet.ErrUnavailable) {
-			t.Errorf("a write in another host's name: %v", err)
-		}
+		err := one.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "y", "1", 0)}}})
+		expect.Is(t, err, fleet.ErrUnavailable, "a write in another host's name")
 		if _, there := kv.Get(treePrefix + "a/y"); there || get(one, "a", "x") != "1" {
 			t.Error("it wrote, or lost what it knew")
 		}
 		mustCommit(t, two, set("a", "z", "1", 0))
 		time.Sleep(time.Second)
-		if get(one, "a", "z") != "1" {
-			t.Error("it doesn't follow the tree")
-		}
+		expect.Equal(t, get(one, "a", "z"), "1", "it doesn't follow the tree")
 		if two.Duplicate() != nil || !two.OwnName() || two.Stale() != "" {
 			t.Errorf("the holder: %v, %q", two.Problems(), two.Stale())
 		}
@@ -296,9 +289,8 @@ func TestDuplicateOfAHostThatBeganWithoutConsul(t *testing.T) {
 		if clone.Ended() != nil || clone.Duplicate() == nil || get(clone, "a", "x") != "1" || clone.OwnName() {
 			t.Errorf("%v, %v, %q", clone.Ended(), clone.Duplicate(), get(clone, "a", "x"))
 		}
-		if err := clone.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "y", "1", 0)}}}); !errors.Is(err, fleet.ErrUnavailable) {
-			t.Errorf("a write: %v", err)
-		}
+		err := clone.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "y", "1", 0)}}})
+		expect.Is(t, err, fleet.ErrUnavailable, "a write")
 		if !live.OwnName() || live.Stale() != "" {
 			t.Errorf("the other: %q", live.Stale())
 		}
@@ -319,9 +311,7 @@ func TestConsulGoesAwayWhileWaiting(t *testing.T) {
 		first.End()
 		next, client, _ := host(t, kv, fleet.Options{Node: "lb1", Identity: identity("id-1", "boot-2:1"), Cache: db}, "b")
 		time.Sleep(5 * time.Second)
-		if isReady(next) {
-			t.Fatal("it doesn't wait")
-		}
+		must.False(t, isReady(next), "it doesn't wait")
 		client.SetDown(true)
 		time.Sleep(2*fleet.GracePeriod + time.Second)
 		if !isReady(next) || get(next, "a", "x") != "1" {
@@ -349,29 +339,21 @@ func TestLocksRemovedByHand(t *testing.T) {
 		}
 		for _, prefix := range []string{"hosts/", "nodes/"} {
 			for _, p := range kv.Pairs("ironvip/v2/" + prefix) {
-				if p.Session == "" {
-					t.Errorf("%s is not locked", p.Key)
-				}
+				expect.True(t, p.Session != "", "%s is not locked", p.Key)
 			}
-			if n := len(kv.Pairs("ironvip/v2/" + prefix)); n != 3 {
-				t.Errorf("%d locks below %s", n, prefix)
-			}
+			n := len(kv.Pairs("ironvip/v2/" + prefix))
+			expect.Equal(t, n, 3, "%d locks below %s", n, prefix)
 		}
 		for _, h := range hosts {
 			h.End()
 		}
-		if left := append(kv.Pairs("ironvip/v2/hosts/"), kv.Pairs("ironvip/v2/nodes/")...); len(left) != 0 {
-			t.Errorf("left at the end: %v", left)
-		}
+		expect.Empty(t, append(kv.Pairs("ironvip/v2/hosts/"), kv.Pairs("ironvip/v2/nodes/")...), "left at the end")
 	})
 }
 
 func open(t *testing.T) *store.DB {
 	t.Helper()
-	db, err := store.Open(t.TempDir() + "/" + store.FileName)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(store.Open(t.TempDir() + "/" + store.FileName))(t)
 	t.Cleanup(func() { db.Close() })
 	return db
 }

@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func TestMemoryIsAKV(t *testing.T) { kvContract(t, fleettest.NewMemory().Client("one")) }
@@ -16,18 +18,13 @@ func kvContract(t *testing.T, kv consulkv.Store) {
 	ctx := t.Context()
 	txn := func(ops ...consulkv.Op) consulkv.Outcome {
 		t.Helper()
-		out, err := kv.Txn(ctx, ops)
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(kv.Txn(ctx, ops))(t)
 		return out
 	}
 	read := func(key string) (*consulkv.Pair, uint64) {
 		t.Helper()
 		p, index, err := kv.Get(ctx, key, consulkv.Query{Consistent: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return p, index
 	}
 	cas := func(key, value string, index uint64) consulkv.Op {
@@ -51,9 +48,8 @@ func kvContract(t *testing.T, kv consulkv.Store) {
 	}
 	// Writing an equal value keeps its index.
 	txn(cas("t/a", "1", a.Index))
-	if again, _ := read("t/a"); again.Index != a.Index {
-		t.Errorf("index %d became %d", a.Index, again.Index)
-	}
+	again, _ := read("t/a")
+	expect.Equal(t, again.Index, a.Index, "index %d became", a.Index)
 	for _, c := range []struct {
 		op      consulkv.Op
 		refused bool
@@ -81,23 +77,18 @@ func kvContract(t *testing.T, kv consulkv.Store) {
 			t.Errorf("%+v", out)
 		}
 	}
-	if e, _ := read("t/e"); e != nil {
-		t.Errorf("%+v after its removal", e)
-	}
+	e, _ := read("t/e")
+	expect.True(t, e == nil, "%+v after its removal", e)
 
 	// A blocking query returns at a change, including removals.
 	list := func(after uint64, wait time.Duration) (pairs []consulkv.Pair, index uint64) {
 		t.Helper()
 		pairs, index, err := kv.List(ctx, "t/", consulkv.Query{After: after, Wait: wait})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return pairs, index
 	}
 	pairs, index := list(0, 0)
-	if len(pairs) != 2 {
-		t.Errorf("%+v", pairs)
-	}
+	expect.Len(t, pairs, 2)
 	type answer struct {
 		pairs []consulkv.Pair
 		index uint64
@@ -122,14 +113,8 @@ func kvContract(t *testing.T, kv consulkv.Store) {
 	}
 
 	// Sessions and locks.
-	one, err := kv.NewSession(ctx, "one", 10*time.Second, time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	two, err := kv.NewSession(ctx, "two", 10*time.Second, time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := must.Get(kv.NewSession(ctx, "one", 10*time.Second, time.Second))(t)
+	two := must.Get(kv.NewSession(ctx, "two", 10*time.Second, time.Second))(t)
 	lock := func(verb consulkv.Verb, session, value string) bool {
 		t.Helper()
 		return len(txn(consulkv.Op{Verb: verb, Key: "t/lock", Session: session, Value: []byte(value)}).Refused) == 0
@@ -153,9 +138,7 @@ func kvContract(t *testing.T, kv consulkv.Store) {
 			t.Errorf("renew: %v, %v", alive, err)
 		}
 		for range 2 {
-			if err := kv.EndSession(ctx, id); err != nil {
-				t.Error(err)
-			}
+			expect.Succeed(t, kv.EndSession(ctx, id))
 		}
 		if alive, err := kv.Renew(ctx, id); err != nil || alive {
 			t.Errorf("renewed after its end: %v, %v", alive, err)
@@ -164,7 +147,5 @@ func kvContract(t *testing.T, kv consulkv.Store) {
 	if p, _ := read("t/lock"); p != nil {
 		t.Errorf("%+v outlives its session", p)
 	}
-	if lock(consulkv.Lock, one, "") {
-		t.Error("a session that is over has locked")
-	}
+	expect.False(t, lock(consulkv.Lock, one, ""), "a session that is over has locked")
 }

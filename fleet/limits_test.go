@@ -14,6 +14,8 @@ import (
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -88,10 +90,7 @@ func (c *counted) Renew(ctx context.Context, id string) (bool, error) {
 func TestBackOffFromRateLimit(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{Memory: true})
-	kv, err := consulkv.New(config(s))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := must.Get(consulkv.New(config(s)))(t)
 	t.Cleanup(kv.Close)
 	link := &counted{Client: kv}
 	one := fleet.New(fleet.Options{KV: link, Clock: &table.Clock{}, Node: "one", Folders: folders})
@@ -118,9 +117,7 @@ func TestBackOffFromRateLimit(t *testing.T) {
 	if calls, heads := link.counts(); calls > 50 {
 		t.Errorf("%d calls, %d of them for the head of the log, until the pauses were seconds", calls, len(heads))
 	}
-	if at(one, "a", "x") != "1" {
-		t.Error("what was known is gone")
-	}
+	expect.Equal(t, at(one, "a", "x"), "1", "what was known is gone")
 
 	unlimitRequests(s)
 	put(t, two, "x", "2")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
 )
 
@@ -59,9 +60,7 @@ func nodesStormInBubble(t *testing.T, seed uint64, faults int) {
 			if n.Elected != (n.Name == h.Elected()) {
 				t.Errorf("%s takes %q for elected, and of %s the row says %v", names[i], h.Elected(), n.Name, n.Elected)
 			}
-			if n.Revision != revision.Load() {
-				t.Errorf("%s says revision %d of itself, not %d", n.Name, n.Revision, revision.Load())
-			}
+			expect.Equal(t, n.Revision, revision.Load(), "%s says revision %d of itself", n.Name, n.Revision)
 			if away := h.AwayFor(n.Name); away != 0 {
 				t.Errorf("%s takes %s for away since %v", names[i], n.Name, away)
 			}

@@ -1,7 +1,6 @@
 package fleet_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,7 +9,9 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -168,12 +169,8 @@ func TestWrittenWithoutTheLog(t *testing.T) {
 		kv.Put(treePrefix+"a/x", "operator")
 		kv.Delete(treePrefix + "a/y")
 		e, _, _ := one.Folder("a").Get("x")
-		if b := commit(t, one, set("a", "x", "2", e.Index)); b.Err == nil {
-			t.Error("the operator's value is overwritten")
-		}
-		if got := get(one, "a", "x"); got != "operator" {
-			t.Errorf("after the conflict: %q", got)
-		}
+		expect.True(t, commit(t, one, set("a", "x", "2", e.Index)).Err != nil, "the operator's value is overwritten")
+		expect.Equal(t, get(one, "a", "x"), "operator", "after the conflict")
 		time.Sleep(7 * time.Minute)
 		wantSame(t, kv, one)
 	})
@@ -193,14 +190,11 @@ func TestForeignKeysAreLeftAlone(t *testing.T) {
 		mustCommit(t, one, set("a", "x", "1", 0))
 		time.Sleep(7 * time.Minute)
 		for _, key := range foreign {
-			if got, _ := kv.Get(key); got != "{junk" {
-				t.Errorf("%q was touched: %q", key, got)
-			}
+			got, _ := kv.Get(key)
+			expect.Equal(t, got, "{junk", "%q was touched", key)
 			kv.Delete(key)
 		}
-		if p := one.Problems(); len(p) != 0 {
-			t.Errorf("problems %v", p)
-		}
+		expect.Empty(t, one.Problems(), "problems")
 		wantSame(t, kv, one)
 	})
 }
@@ -262,16 +256,12 @@ func TestStartWithoutConsul(t *testing.T) {
 		second := kv.Run(t, options, nil)
 		began := time.Now()
 		<-second.Folder("a").Ready()
-		if waited := time.Since(began); waited != fleet.GracePeriod {
-			t.Errorf("ready after %v", waited)
-		}
+		expect.Equal(t, time.Since(began), fleet.GracePeriod, "ready after")
 		if second.Folder("a").Len() != 2 || get(second, "a", "0") != "v" || second.Stale() == "" {
 			t.Errorf("%d values, stale %q", second.Folder("a").Len(), second.Stale())
 		}
 		err := second.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "n", "v", 0)}}})
-		if err == nil {
-			t.Error("a write on an old view")
-		}
+		expect.True(t, err != nil, "a write on an old view")
 		kv.SetDown(false)
 		time.Sleep(40 * time.Second)
 		wantSame(t, kv, second)
@@ -281,9 +271,7 @@ func TestStartWithoutConsul(t *testing.T) {
 		kv.SetDown(true)
 		third := kv.Run(t, options, nil)
 		<-third.Folder("a").Ready()
-		if err := same(third.Tree, kv.Pairs(treePrefix), treePrefix); err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, same(third.Tree, kv.Pairs(treePrefix), treePrefix))
 		third.End()
 		kv.SetDown(false)
 		kv.Delete(treePrefix + "a/2")
@@ -294,9 +282,7 @@ func TestStartWithoutConsul(t *testing.T) {
 		kv.SetDown(true)
 		fifth := kv.Run(t, options, nil)
 		<-fifth.Folder("a").Ready()
-		if err := same(fifth.Tree, kv.Pairs(treePrefix), treePrefix); err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, same(fifth.Tree, kv.Pairs(treePrefix), treePrefix))
 		fifth.End()
 		// Without a cache there is no state to begin with.
 		last := kv.Run(t, fleet.Options{Node: "last", KV: kv.Client("one"), Folders: folders}, nil)
@@ -338,9 +324,7 @@ func TestStall(t *testing.T) {
 		if took := time.Since(began); err == nil || took > 20*time.Second {
 			t.Errorf("commit took %v: %v", took, err)
 		}
-		if one.Stale() == "" {
-			t.Error("not stale after a commit has hung")
-		}
+		expect.True(t, one.Stale() != "", "not stale after a commit has hung")
 		one.SetSlow(0)
 		time.Sleep(time.Minute)
 		wantSame(t, kv, one)
@@ -384,14 +368,10 @@ func TestStaleAfterNoAnswer(t *testing.T) {
 			}
 			return nil
 		})
-		if err := write(t.Context(), one, "x", 1); !errors.Is(err, fleet.ErrNoAnswer) {
-			t.Fatal(err)
-		}
+		must.Is(t, write(t.Context(), one, "x", 1), fleet.ErrNoAnswer)
 		one.Before(nil)
 		time.Sleep(2 * time.Second)
-		if why := one.Stale(); why != "" {
-			t.Error(why)
-		}
+		expect.Equal(t, one.Stale(), "")
 	})
 }
 
@@ -420,9 +400,7 @@ func TestStaleWhileTheFollowerPauses(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		for n := 1; ; n++ {
 			held := one.Counts().Held
-			if err := write(t.Context(), leader, "y", n); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, write(t.Context(), leader, "y", n))
 			time.Sleep(10 * time.Millisecond)
 			if one.Counts().Held == held { // it has read this change, and waits
 				break
@@ -431,12 +409,8 @@ func TestStaleWhileTheFollowerPauses(t *testing.T) {
 				t.Fatalf("it doesn't pause, with %d hosts", one.Hosts())
 			}
 		}
-		if err := <-failed; !errors.Is(err, fleet.ErrNoAnswer) {
-			t.Fatal(err)
-		}
+		must.Is(t, <-failed, fleet.ErrNoAnswer)
 		time.Sleep(5 * time.Second)
-		if why := one.Stale(); why != "" {
-			t.Error(why)
-		}
+		expect.Equal(t, one.Stale(), "")
 	})
 }

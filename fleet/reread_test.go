@@ -2,7 +2,6 @@ package fleet_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -11,7 +10,9 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // Manual changes are visible when Reread returns.
@@ -20,10 +21,7 @@ func TestReread(t *testing.T) {
 		kv := fleettest.NewMemory()
 		var values *fleet.Collection[int]
 		one := kv.Start(t, "one", folders, func(tree *fleet.Tree) { values = fleet.NewCollection[int](tree, "a", 1, nil) })
-		w, err := values.Put("x", 0, 7)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(values.Put("x", 0, 7))(t)
 		mustCommit(t, one, w)
 		kv.Put(treePrefix+"a/junk's", "junk")
 		kv.Delete(treePrefix + "a/x")
@@ -51,20 +49,14 @@ func TestReread(t *testing.T) {
 		kv.Delete(treePrefix + "a/junk's")
 		reread()
 		reread() // immediately after another
-		if got := one.Problems(); len(got) != 0 {
-			t.Errorf("%v", got)
-		}
+		expect.Empty(t, one.Problems())
 		one.SetDown(true)
-		if err := one.Reread(t.Context()); !errors.Is(err, fleet.ErrUnavailable) {
-			t.Errorf("without Consul: %v", err)
-		}
+		expect.Is(t, one.Reread(t.Context()), fleet.ErrUnavailable, "without Consul")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		one.SetDown(false)
 		one.SetSlow(5 * time.Second)
-		if err := one.Reread(ctx); !errors.Is(err, fleet.ErrUnavailable) {
-			t.Errorf("with a slow Consul: %v", err)
-		}
+		expect.Is(t, one.Reread(ctx), fleet.ErrUnavailable, "with a slow Consul")
 		one.SetSlow(0)
 	})
 }
@@ -87,17 +79,13 @@ func TestABrokenReadingChangesNothing(t *testing.T) {
 			time.Sleep(1500 * time.Millisecond) // the log has arrived, and half of the tree
 			one.SetDown(true)
 		}()
-		if err := one.Reread(t.Context()); !errors.Is(err, fleet.ErrUnavailable) {
-			t.Fatal(err)
-		}
+		must.Is(t, one.Reread(t.Context()), fleet.ErrUnavailable)
 		if n, now := rows.Len(), rows.Revision(); n != 20 || now != before {
 			t.Errorf("%d values, at revision %d, not %d", n, now, before)
 		}
 		one.SetLate(0)
 		one.SetDown(false)
-		if err := one.Reread(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, one.Reread(t.Context()))
 		if n := rows.Len(); n != 20 || rows.Row("x00") == nil || string(rows.Row("x00").Value.Value) != "changed" || rows.Row("w00") == nil || rows.Row("x19") != nil {
 			t.Errorf("%d values once it has been read", n)
 		}
@@ -119,9 +107,7 @@ func TestFirstProblems(t *testing.T) {
 			kv.Put(fmt.Sprintf("%sa/%03d", treePrefix, i), "x")
 		}
 		time.Sleep(2 * time.Minute)
-		if err := one.Reread(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, one.Reread(t.Context()))
 		first, all := one.FirstProblems(3)
 		if all != 151 || len(first) != 3 || !strings.Contains(first[0].Message, "lb1") || !strings.HasSuffix(first[2].Place, "/a/001") {
 			t.Errorf("%d: %v", all, first)
@@ -153,15 +139,11 @@ func TestManyManualEdits(t *testing.T) {
 			})
 		}
 		before := hosts[1].Counts()
-		if err := hosts[0].Reread(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, hosts[0].Reread(t.Context()))
 		mustCommit(t, hosts[0], set("b", "x", "1", 0))
 		time.Sleep(time.Minute)
 		wantSame(t, kv, hosts...)
-		if tooLarge.Load() {
-			t.Error("a transaction was too large for Consul")
-		}
+		expect.False(t, tooLarge.Load(), "a transaction was too large for Consul")
 		if n, cost := reads.take(), less(hosts[1].Counts(), before); n != 2 || cost.Reads > 100 {
 			t.Errorf("%d reads of the tree, and a host with %d other reads", n, cost.Reads)
 		}
@@ -169,9 +151,7 @@ func TestManyManualEdits(t *testing.T) {
 		for i := range 200 {
 			kv.Put(fmt.Sprintf("%sb/%d", treePrefix, i), "by hand")
 		}
-		if err := hosts[0].Reread(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, hosts[0].Reread(t.Context()))
 		time.Sleep(time.Minute)
 		wantSame(t, kv, hosts...)
 		if n, cost := reads.take(), less(hosts[1].Counts(), before); n != 1 || cost.Reads < 200 {
@@ -196,14 +176,10 @@ func TestLeaderThatCannotReadTheTree(t *testing.T) {
 		})
 		for n := 1; failed.Load() < 3; n++ {
 			time.Sleep(30 * time.Second)
-			if err := write(t.Context(), other, "x", n); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, write(t.Context(), other, "x", n))
 		}
 		time.Sleep(20 * time.Second)
 		wantSame(t, kv, hosts...)
-		if err := write(t.Context(), leader, "y", 1); err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, write(t.Context(), leader, "y", 1))
 	})
 }

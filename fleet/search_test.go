@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // hanging is one call of a host that hangs until it is released.
@@ -126,9 +128,7 @@ func TestLeadershipLostDuringASearch(t *testing.T) {
 		kv.Put(treePrefix+"a/edited", "twice")
 		kv.Delete(treePrefix + "a/removed")
 		for _, h := range others {
-			if err := h.Reread(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, h.Reread(t.Context()))
 		}
 		time.Sleep(time.Second)
 		call.release()
@@ -161,9 +161,7 @@ func TestSnapshotRestoredDuringASearch(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		wantSame(t, kv, others...)
 		call.release()
-		if err := <-reread; err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, <-reread)
 		wantSame(t, kv, leader)
 		time.Sleep(time.Second)
 		wantSame(t, kv, append(others, leader)...)

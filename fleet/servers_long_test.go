@@ -11,6 +11,8 @@ import (
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/seed"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -50,10 +52,7 @@ func TestServerWithoutALeader(t *testing.T) {
 	last := c.Followers()[0]
 	tree := join(t, config(last), "one")
 	put(t, tree, "x", "1")
-	kv, err := consulkv.New(config(last))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := must.Get(consulkv.New(config(last)))(t)
 	t.Cleanup(kv.Close)
 	reads := func(q consulkv.Query) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
@@ -68,13 +67,10 @@ func TestServerWithoutALeader(t *testing.T) {
 		}
 	}
 	wait.Until(t, "the server has no leader", func() bool { return !reads(consulkv.Query{}) })
-	if !reads(consulkv.Query{Stale: true}) {
-		t.Error("the server doesn't answer stale reads")
-	}
+	expect.True(t, reads(consulkv.Query{Stale: true}), "the server doesn't answer stale reads")
 	wait.Until(t, "the host is out of touch", func() bool { return tree.Stale() != "" })
-	if got := at(tree, "a", "x"); got != "1" {
-		t.Errorf("x is %q without Consul", got)
-	}
+	got := at(tree, "a", "x")
+	expect.Equal(t, got, "1", "x is %q without Consul", got)
 	for _, s := range c.Servers {
 		if s != last {
 			s.Start()

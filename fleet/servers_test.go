@@ -16,7 +16,9 @@ import (
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -44,9 +46,7 @@ func config(s *consultest.Server) consulkv.Config {
 func pairs(t testing.TB, s *consultest.Server) (out []consulkv.Pair) {
 	t.Helper()
 	list, _, err := s.Client.KV().List(treePrefix, &api.QueryOptions{RequireConsistent: true})
-	if err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, err)
 	for _, p := range list {
 		out = append(out, consulkv.Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex})
 	}
@@ -82,10 +82,7 @@ func put(t testing.TB, tree *fleet.Tree, key, value string) {
 
 func TestConsulIsAKV(t *testing.T) {
 	t.Parallel()
-	kv, err := consulkv.New(config(consultest.Start(t, consultest.Options{Memory: true})))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := must.Get(consulkv.New(config(consultest.Start(t, consultest.Options{Memory: true}))))(t)
 	defer kv.Close()
 	kvContract(t, kv)
 }
@@ -124,9 +121,7 @@ func olderState(t *testing.T, begin func(*consultest.Server) (back func())) {
 	wait.Until(t, "both have it", func() bool { return at(two, "a", "later4") == "new" && at(one, "a", "kept0") == "new4" })
 	back()
 	wantSameOn(t, s, one, two)
-	if got := at(one, "a", "kept0") + at(two, "a", "kept0") + at(one, "a", "later0"); got != "11" {
-		t.Errorf("after: %q", got)
-	}
+	expect.Equal(t, at(one, "a", "kept0")+at(two, "a", "kept0")+at(one, "a", "later0"), "11", "after")
 	for i := range 5 {
 		put(t, two, fmt.Sprint("after", i), "new")
 		put(t, one, "kept1", fmt.Sprint("new", i))
@@ -144,12 +139,8 @@ func TestTokensOnConsul(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	give := func(token string) {
 		t.Helper()
-		if err := os.WriteFile(file+".new", []byte(token+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(file+".new", file); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(file+".new", []byte(token+"\n"), 0o600))
+		must.Succeed(t, os.Rename(file+".new", file))
 	}
 	first := s.NewToken(rules)
 	give(first)
@@ -164,9 +155,7 @@ func TestTokensOnConsul(t *testing.T) {
 			_ = one.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "never", "", 0)}}})
 			return strings.Contains(one.Stale(), "token")
 		})
-		if at(one, "a", "x") != "1" {
-			t.Fatalf("%s: what was known is gone", what)
-		}
+		must.Equal(t, at(one, "a", "x"), "1", "%s: what was known is gone", what)
 	}
 	stale("it is revoked")
 	give(s.NewToken(rules))
@@ -184,9 +173,7 @@ func TestTokensOnConsul(t *testing.T) {
 		end()
 		give(s.NewToken(rules))
 		wait.Until(t, "in touch after "+name, func() bool { return one.Stale() == "" })
-		if at(one, "a", "x") != "1" {
-			t.Fatalf("%s: what was known is gone", name)
-		}
+		must.Equal(t, at(one, "a", "x"), "1", "%s: what was known is gone", name)
 	}
 	read := s.NewToken(`key_prefix "ironvip/" { policy = "read" } session_prefix "" { policy = "write" }`)
 	give(read)

@@ -10,7 +10,9 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // The server that answers a host's blocking queries gets no more writes, and still answers. The
@@ -27,18 +29,14 @@ func TestServerThatStaysBehind(t *testing.T) {
 			e, _, _ := hosts[0].Folder("a").Get("x")
 			mustCommit(t, hosts[0], set("a", "x", fmt.Sprint(i), e.Index))
 		}
-		if get(hosts[1], "a", "x") != "0" {
-			t.Fatal("the host doesn't use the server that is behind")
-		}
+		must.Equal(t, get(hosts[1], "a", "x"), "0", "the host doesn't use the server that is behind")
 		time.Sleep(100 * time.Second)
 		wantSame(t, kv, hosts...)
 		e, _, _ := hosts[0].Folder("a").Get("x")
 		mustCommit(t, hosts[0], set("a", "x", "soon", e.Index))
 		time.Sleep(time.Second)
 		wantSame(t, kv, hosts...)
-		if n := reads.take(); n != 0 {
-			t.Errorf("%d reads of the whole tree", n)
-		}
+		expect.Equal(t, reads.take(), 0, "reads of the whole tree")
 	})
 }
 
@@ -131,12 +129,10 @@ func TestLeaderThatHasNotAppliedItsLog(t *testing.T) {
 		two.SetReplaying(nil)
 		time.Sleep(time.Minute)
 		wantSame(t, kv, hosts...)
-		if _, now, _ := two.Folder("a").Get("x"); now != revision {
-			t.Error("x was written by an old answer")
-		}
-		if n := replaced.Load(); n != 0 {
-			t.Errorf("the tree was read %d times", n)
-		}
+		_, now, _ := two.Folder("a").Get("x")
+		expect.Equal(t, now, revision, "x was written by an old answer")
+		n := replaced.Load()
+		expect.Equal(t, n, 0, "the tree was read %d times", n)
 	})
 }
 
@@ -178,19 +174,14 @@ func TestReplacedTablesShowNothingOlder(t *testing.T) {
 		kv.Restore(backup, false)
 		time.Sleep(20 * time.Second)
 		wantSame(t, kv, one, two)
-		if parts.Load() == 0 {
-			t.Error("the snapshot was not used")
-		}
+		expect.True(t, parts.Load() != 0, "the snapshot was not used")
 		for key, revision := range map[string]uint64{"changed": changed, "added": added} {
-			if _, now, _ := two.Folder("a").Get(key); now != revision {
-				t.Errorf("%s was written: revision %d, before %d", key, now, revision)
-			}
+			_, now, _ := two.Folder("a").Get(key)
+			expect.Equal(t, now, revision, "%s was written: revision %d, before", key, now)
 		}
 		changes, _ := rows.TryNext()
 		for _, c := range changes {
-			if c.Value.Key != "lost" {
-				t.Errorf("%s was written", c.Value.Key)
-			}
+			expect.Equal(t, c.Value.Key, "lost", "was written")
 		}
 	})
 }
@@ -237,9 +228,7 @@ func TestChangesAreReadTogether(t *testing.T) {
 				t.Errorf("a host has read %d changes with %d answers and %d other reads", seconds*rate, cost.Held, cost.Reads)
 			}
 		}
-		if slowest > time.Second {
-			t.Errorf("a commit took %v", slowest)
-		}
+		expect.AtMost(t, slowest, time.Second, "a commit took")
 		for _, h := range hosts {
 			if h.Elected() != leader || h.Stale() != "" {
 				t.Errorf("leader %s, then %s; stale %q", leader, h.Elected(), h.Stale())

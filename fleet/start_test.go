@@ -15,7 +15,9 @@ import (
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // largeTree fills the store with that many values.
@@ -71,9 +73,7 @@ func TestManyHostsStartWithOneRead(t *testing.T) {
 		if n := reads.take(); n != 1 {
 			t.Errorf("20 hosts read the tree %d times", n)
 		}
-		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("ready after %v", took)
-		}
+		expect.AtMost(t, time.Since(began), 5*time.Second, "ready after")
 		time.Sleep(time.Second)
 		wantSame(t, kv, hosts...)
 
@@ -153,9 +153,7 @@ func TestSnapshotThatCannotBeUsed(t *testing.T) {
 				two, three := kv.Run(t, fleet.Options{Node: "two", Folders: folders}, nil), kv.Run(t, fleet.Options{Node: "three", Folders: folders}, nil)
 				<-two.Folder("a").Ready()
 				<-three.Folder("a").Ready()
-				if took := time.Since(began); took > 25*time.Second {
-					t.Errorf("ready after %v", took)
-				}
+				expect.AtMost(t, time.Since(began), 25*time.Second, "ready after")
 				time.Sleep(time.Second)
 				wantSame(t, kv, two, three)
 				e, _, _ := two.Folder("b").Get("x")
@@ -216,9 +214,7 @@ func TestStartAfterARemovalByHand(t *testing.T) {
 		time.Sleep(20 * time.Minute)
 		kv.ExpireTombstones()
 		two, three := kv.Start(t, "two", folders, nil), kv.Start(t, "three", folders, nil)
-		if get(two, "a", "7") == "" {
-			t.Fatal("it doesn't use the snapshot")
-		}
+		must.True(t, get(two, "a", "7") != "", "it doesn't use the snapshot")
 		time.Sleep(35 * time.Second)
 		wantSame(t, kv, two, three)
 	})
@@ -232,9 +228,7 @@ func TestStartReadsTheMark(t *testing.T) {
 		mustCommit(t, one, set("b", "x", "1", 0))
 		two := kv.Start(t, "two", folders, nil)
 		time.Sleep(time.Minute)
-		if err := two.Reread(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, two.Reread(t.Context()))
 		wantSame(t, kv, two)
 	})
 }
@@ -252,9 +246,7 @@ func TestSnapshotThatShrinks(t *testing.T) {
 		}
 		kv.Start(t, "one", folders, nil)
 		time.Sleep(time.Second)
-		if n := len(kv.Pairs(at + "parts/")); n != 4 {
-			t.Fatalf("%d parts", n)
-		}
+		must.Equal(t, len(kv.Pairs(at+"parts/")), 4, "parts")
 		kv.Delete(treePrefix + "a/1")
 		kv.Delete(at + "head")
 		kv.Put(at+"parts/note", "not a part")
@@ -265,9 +257,7 @@ func TestSnapshotThatShrinks(t *testing.T) {
 			left = append(left, p.Key)
 		}
 		slices.Sort(left)
-		if want := []string{at + "parts/0", at + "parts/1", at + "parts/note"}; !slices.Equal(left, want) {
-			t.Errorf("parts %v", left)
-		}
+		expect.SameList(t, left, []string{at + "parts/0", at + "parts/1", at + "parts/note"}, "parts")
 		kv.Client("three").Before(func(call fleettest.Call) error {
 			if call.Method == "List" && call.Key == treePrefix {
 				t.Error("the snapshot isn't used")
@@ -337,9 +327,8 @@ func TestSnapshotWrittenMeanwhile(t *testing.T) {
 		two := kv.Start(t, "two", folders, nil)
 		time.Sleep(time.Second)
 		wantSame(t, kv, two)
-		if n := reads.take(); n != 0 {
-			t.Errorf("the host has read the tree %d times", n)
-		}
+		n := reads.take()
+		expect.Equal(t, n, 0, "the host has read the tree %d times", n)
 	})
 }
 
@@ -420,9 +409,8 @@ func TestStartCosts(t *testing.T) {
 				"Get log/head held":                                   1,
 			}
 			maps.Copy(want, more)
-			if got := seen[name].take(); !maps.Equal(got, want) {
-				t.Errorf("%s: %v, not %v", name, got, want)
-			}
+			got := seen[name].take()
+			expect.True(t, maps.Equal(got, want), "%s: %v, not %v", name, got, want)
 		}
 		for name := range seen {
 			want(name, map[string]int{"Get snapshot/head held": 1})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -100,9 +101,8 @@ func (h *history) check(t *testing.T, pairs []consulkv.Pair, prefix string) {
 		acked += len(writings)
 		next := map[string]string{}
 		for id, before := range writings {
-			if other, twice := next[before]; twice {
-				t.Errorf("%s: %s and %s both replaced %q", path, id, other, before)
-			}
+			other, twice := next[before]
+			expect.False(t, twice, "%s: %s and %s both replaced %q", path, id, other, before)
 			next[before] = id
 			if h.failed[id] {
 				t.Errorf("%s: %s is acknowledged and refused", path, id)
@@ -128,9 +128,7 @@ func (h *history) check(t *testing.T, pairs []consulkv.Pair, prefix string) {
 			}
 		}
 	}
-	if acked < h.n/20 {
-		t.Errorf("only %d of %d batches' writes were acknowledged: no storm", acked, h.n)
-	}
+	expect.AtLeast(t, acked, h.n/20, "only %d of %d batches' writes were acknowledged: no storm", acked, h.n)
 }
 
 // same checks that a tree has exactly the store's content.

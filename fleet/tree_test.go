@@ -17,7 +17,9 @@ import (
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -58,18 +60,14 @@ func set(folder, key, value string, index uint64) fleet.Write {
 func commit(t testing.TB, c fleet.Committer, writes ...fleet.Write) *fleet.Batch {
 	t.Helper()
 	b := &fleet.Batch{Writes: writes}
-	if err := c.Commit(t.Context(), []*fleet.Batch{b}); err != nil {
-		t.Fatalf("commit: %v", err)
-	}
+	must.Succeed(t, c.Commit(t.Context(), []*fleet.Batch{b}), "commit")
 	return b
 }
 
 func mustCommit(t testing.TB, c fleet.Committer, writes ...fleet.Write) *fleet.Batch {
 	t.Helper()
 	b := commit(t, c, writes...)
-	if b.Err != nil {
-		t.Fatalf("commit: %v", b.Err)
-	}
+	must.Succeed(t, b.Err, "commit")
 	return b
 }
 
@@ -85,9 +83,8 @@ func TestCommitIsSeenHereAndThere(t *testing.T) {
 	kv := fleettest.NewMemory()
 	one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
 	b := mustCommit(t, one, set("a", "x", "1", 0), set("b", "y", "2", 0))
-	if got := get(one, "a", "x") + get(one, "b", "y"); got != "12" {
-		t.Errorf("the writer has %q when Commit returns", got)
-	}
+	got := get(one, "a", "x") + get(one, "b", "y")
+	expect.Equal(t, got, "12", "the writer has %q when Commit returns", got)
 	wait.Until(t, "the other host has both", func() bool { return get(two, "a", "x") == "1" && get(two, "b", "y") == "2" })
 	e, _, _ := two.Folder("a").Get("x")
 	if e.Index != b.Indexes[0] {
@@ -102,9 +99,7 @@ func TestCommitIsSeenHereAndThere(t *testing.T) {
 	wantSame(t, kv, one, two)
 	mustCommit(t, one, set("a", "x", "1", b.Indexes[0]))
 	mustCommit(t, two, fleet.Write{Folder: "a", Key: "x", Index: e.Index})
-	if got := get(two, "a", "x"); got != "" {
-		t.Errorf("after its removal: %q", got)
-	}
+	expect.Equal(t, get(two, "a", "x"), "", "after its removal")
 	wait.Until(t, "it is gone", func() bool { return get(one, "a", "x") == "" })
 }
 
@@ -128,9 +123,7 @@ func TestConditions(t *testing.T) {
 			t.Errorf("%s: %v", name, b.Err)
 		}
 	}
-	if got := get(one, "a", "x") + get(one, "b", "y") + get(one, "b", "z"); got != "11" {
-		t.Errorf("the tree has %q", got)
-	}
+	expect.Equal(t, get(one, "a", "x")+get(one, "b", "y")+get(one, "b", "z"), "11", "the tree has")
 	if b := commit(t, one, fleet.Write{Folder: "a", Key: "x", Index: x, Value: []byte("2"), Check: true}); !errors.Is(b.Err, fleet.ErrBadBatch) {
 		t.Errorf("a condition with a value: %v", b.Err)
 	}
@@ -154,19 +147,14 @@ func TestConflictNamesWritesAndShowsWhatIsThere(t *testing.T) {
 		"gone":        {Folder: "a", Key: "nothing", Index: b.Indexes[0]},
 	} {
 		batches := []*fleet.Batch{{Writes: []fleet.Write{w, set("b", name, "", 0)}}, {Writes: []fleet.Write{set("b", name+" alone", "", 0)}}}
-		if err := one.Commit(t.Context(), batches); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, one.Commit(t.Context(), batches))
 		var conflict *fleet.ConflictError
 		if !errors.As(batches[0].Err, &conflict) || len(conflict.Writes) != 1 || conflict.Writes[0].Key != w.Key {
 			t.Errorf("%s: %v", name, batches[0].Err)
 		}
-		if batches[1].Err != nil {
-			t.Errorf("%s: the batch beside it: %v", name, batches[1].Err)
-		}
-		if _, there := kv.Get("ironvip/v2/tree/b/" + name); there {
-			t.Errorf("%s: half of the batch has happened", name)
-		}
+		expect.Succeed(t, batches[1].Err, "%s: the batch beside it", name)
+		_, there := kv.Get("ironvip/v2/tree/b/" + name)
+		expect.False(t, there, "%s: half of the batch has happened", name)
 	}
 }
 
@@ -194,9 +182,7 @@ func TestOutdatedWritesCostNothing(t *testing.T) {
 			t.Error("a set with the version of a removed value is accepted")
 		}
 		mustCommit(t, one, set("a", "k", "4", 0))
-		if got := get(one, "a", "k"); got != "4" {
-			t.Errorf("the value is %q", got)
-		}
+		expect.Equal(t, get(one, "a", "k"), "4", "the value")
 	})
 }
 
@@ -206,12 +192,8 @@ func TestUnavailable(t *testing.T) {
 		kv.SetDown(true)
 		wait.Until(t, "stale", func() bool { return one.Stale() != "" })
 		err := one.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "y", "1", 0)}}})
-		if !errors.Is(err, fleet.ErrUnavailable) {
-			t.Errorf("commit: %v", err)
-		}
-		if get(one, "a", "x") != "1" {
-			t.Error("the last known tree is gone")
-		}
+		expect.Is(t, err, fleet.ErrUnavailable, "commit")
+		expect.Equal(t, get(one, "a", "x"), "1", "the last known tree is gone")
 		if _, err := one.Nodes(t.Context()); !errors.Is(err, fleet.ErrUnavailable) {
 			t.Errorf("nodes: %v", err)
 		}
@@ -232,9 +214,7 @@ func TestAnswerLost(t *testing.T) {
 		// If more of them are lost than the retries, the outcome is unknown, and is reported so.
 		one.LoseAnswers(100)
 		err := one.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "y", "1", 0)}}})
-		if !errors.Is(err, fleet.ErrUnavailable) {
-			t.Errorf("commit: %v", err)
-		}
+		expect.Is(t, err, fleet.ErrUnavailable, "commit")
 		one.LoseAnswers(0)
 		for _, h := range []*fleettest.Host{one, two} {
 			wait.Until(t, "shows", func() bool { return get(h, "a", "y") == "1" })
@@ -257,9 +237,7 @@ func TestManyBatchesArePacked(t *testing.T) {
 			}
 			return nil
 		})
-		if err := one.Commit(t.Context(), batches); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, one.Commit(t.Context(), batches))
 		for i, b := range batches {
 			if b.Err != nil || b.Indexes[0] == 0 {
 				t.Fatalf("batch %d: %v", i, b.Err)
@@ -284,9 +262,7 @@ func TestCommitHonoursContext(t *testing.T) {
 		return nil
 	})
 	err := one.Commit(ctx, []*fleet.Batch{{Writes: []fleet.Write{set("a", "x", "1", 0)}}})
-	if !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	expect.Is(t, err, context.Canceled)
 }
 
 // Two callers write one key: the second one's conflict is reported when the conflicting value is in

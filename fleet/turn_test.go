@@ -10,7 +10,9 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // busyWriters has hosts write, in total at that rate per second, until the context ends.
@@ -69,12 +71,8 @@ func slowWriter(t *testing.T, seed uint64, f fast, writes int) {
 		r := rand.New(rand.NewPCG(seed, 99))
 		for n := range writes {
 			began := time.Now()
-			if err := write(ctx, slow, "slow", n); err != nil {
-				t.Fatalf("%+v: %v", f, err)
-			}
-			if took := time.Since(began); took > 5*time.Second {
-				t.Errorf("%+v: a write took %v", f, took)
-			}
+			must.Succeed(t, write(ctx, slow, "slow", n), "%+v", f)
+			expect.AtMost(t, time.Since(began), 5*time.Second, "%+v: a write took", f)
 			time.Sleep(time.Duration(r.Int64N(int64(time.Second))))
 		}
 		cancel()
@@ -95,9 +93,8 @@ func TestOwnerOfTheTurnIsGone(t *testing.T) {
 				t.Errorf("host %d: %v after %v", i, err, time.Since(began))
 			}
 		}
-		if turn, exists := kv.Get("ironvip/v2/log/turn"); exists {
-			t.Errorf("the turn is still there: %q", turn)
-		}
+		turn, exists := kv.Get("ironvip/v2/log/turn")
+		expect.False(t, exists, "the turn is still there: %q", turn)
 	})
 }
 
@@ -123,9 +120,8 @@ func TestTurnWithLostAnswer(t *testing.T) {
 		if took := time.Since(began); took > 2*time.Second || !lost {
 			t.Errorf("a write took %v; lost: %v", took, lost)
 		}
-		if _, exists := kv.Get("ironvip/v2/log/turn"); exists {
-			t.Error("the turn is still there")
-		}
+		_, exists := kv.Get("ironvip/v2/log/turn")
+		expect.False(t, exists, "the turn is still there")
 	})
 }
 
@@ -147,8 +143,6 @@ func TestTurnThatOthersHaveEnded(t *testing.T) {
 			return nil
 		})
 		mustCommit(t, hosts[0], set("a", "x", "1", 0))
-		if turns != 2 {
-			t.Errorf("%d turns", turns)
-		}
+		expect.Equal(t, turns, 2, "turns")
 	})
 }

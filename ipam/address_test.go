@@ -9,6 +9,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -51,9 +53,7 @@ func TestOrderOfAutomaticAddresses(t *testing.T) {
 			var got []string
 			seen := map[string]bool{}
 			for _, a := range w.assign(services...) {
-				if len(a.Problems) > 0 {
-					t.Fatal(a.Problems)
-				}
+				must.Empty(t, a.Problems)
 				if seen[vips(a)] {
 					t.Fatalf("%s is allocated twice", vips(a))
 				}
@@ -72,9 +72,7 @@ func TestOrderOfAutomaticAddresses(t *testing.T) {
 			}
 			for _, e := range p.Exclude {
 				for a := range seen {
-					if e.Contains(addr(a)) {
-						t.Errorf("excluded %s was allocated", a)
-					}
+					expect.False(t, e.Contains(addr(a)), "excluded %s was allocated", a)
 				}
 			}
 			s := w.status("p")
@@ -191,16 +189,13 @@ func TestRequestsThatCannotBeGranted(t *testing.T) {
 		"192.0.2.255":   {vip.CodeOutsidePool, "network or broadcast address"},
 		"198.51.100.10": {vip.CodeOutsidePool, `198.51.100.10 is outside of pool "p"`},
 	} {
-		if got := w.refused(want.code, want.words, "second", requests(request), from("p")); got != "" {
-			t.Errorf("%s: got %s instead", request, got)
-		}
+		got := w.refused(want.code, want.words, "second", requests(request), from("p"))
+		expect.Equal(t, got, "", "%s: got %s instead", request, got)
 	}
 	// Once the holder is gone and the time is up, it can be allocated.
 	waiting := w.a.Freed()
 	w.release("first")
-	if freed(waiting) {
-		t.Error("freed while cooling down")
-	}
+	expect.False(t, freed(waiting), "freed while cooling down")
 	w.refused(vip.CodeAddressTaken, `was released by service "first" and is kept for it until 2026-11-08T12:05:00Z`, "second", requests("192.0.2.10"))
 	same(t, "its last holder has it back", w.get("first", requests("192.0.2.10")), "192.0.2.10")
 	w.durable()
@@ -259,12 +254,8 @@ func TestSticky(t *testing.T) {
 			got := w.assign(service("web", ports(on(tcp(80), 0))))[0]
 			same(t, "after", vips(got), "192.0.2.17")
 			same(t, "node port", got.NodePorts[vip.PortKey{Port: 80, Protocol: vip.TCP}], 30086)
-			if got.Since != vip.InstantOf(time.Date(2026, 11, 8, 12, 0, 0, 0, time.UTC)) {
-				t.Errorf("since %s", got.Since)
-			}
-			if len(got.Problems) > 0 {
-				t.Error(got.Problems)
-			}
+			expect.Equal(t, got.Since, vip.InstantOf(time.Date(2026, 11, 8, 12, 0, 0, 0, time.UTC)), "since")
+			expect.Empty(t, got.Problems)
 			w.durable()
 		})
 	}
@@ -299,9 +290,7 @@ func TestCoolingKeepsOthersAway(t *testing.T) {
 	if s.Used != 1 || s.Cooling != 1 || s.Free != 0 || s.Size != 2 {
 		t.Errorf("%+v", s)
 	}
-	if err := w.a.Release(t.Context(), []ipam.Released{{Service: key("b"), Cooldown: time.Hour}})[0]; err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.a.Release(t.Context(), []ipam.Released{{Service: key("b"), Cooldown: time.Hour}})[0])
 	l, _ := w.lease("192.0.2.2")
 	if l.Until != vip.InstantOf(w.now.Add(time.Hour)) {
 		t.Errorf("cools until %s: the longer of reuse delay and drain counts", l.Until)
@@ -309,9 +298,8 @@ func TestCoolingKeepsOthersAway(t *testing.T) {
 	if err := w.a.Release(t.Context(), []ipam.Released{{Service: key("b"), Cooldown: time.Minute}})[0]; err != nil { // again: nothing to do
 		t.Fatal(err)
 	}
-	if again, _ := w.lease("192.0.2.2"); !again.Equal(l) {
-		t.Errorf("a second release made it %+v", again)
-	}
+	again, _ := w.lease("192.0.2.2")
+	expect.True(t, again.Equal(l), "a second release made it %+v", again)
 }
 
 func TestOwns(t *testing.T) {
@@ -371,7 +359,5 @@ func TestPreviewChangesNothing(t *testing.T) {
 	same(t, "commits", w.store.Commits(), 1)
 	same(t, "free", w.status("p").Free, 13)
 	same(t, "the same then happens", vips(w.assign(proposed...)[1]), "192.0.2.2")
-	if freed(waiting) {
-		t.Error("something was freed")
-	}
+	expect.False(t, freed(waiting), "something was freed")
 }

@@ -1,6 +1,7 @@
 package ipam_test
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -63,9 +66,7 @@ func TestAssignedSkipsCooling(t *testing.T) {
 			// The former comes back and finds it taken. The end of its own cooling ends nothing.
 			w.refused(vip.CodeAddressTaken, "10.96.0.7 is held by service \"web\"", "former", requests("10.96.0.7"), ports())
 			w.now = w.now.Add(time.Hour)
-			if err := w.a.Cool(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, w.a.Cool(t.Context()))
 			l, _ := w.lease("10.96.0.7")
 			same(t, "held by", l.HeldBy(key("web")), 0)
 		})
@@ -161,9 +162,8 @@ func TestAssignedIsNeverChosen(t *testing.T) {
 	same(t, "both", w.get("two", assigned, requests("10.96.0.20", "fd00::20")), "10.96.0.20 fd00::20")
 	same(t, "one is no more", w.get("two", assigned, requests("10.96.0.21")), "10.96.0.21")
 	for _, a := range []string{"10.96.0.20", "fd00::20"} {
-		if l, _ := w.lease(a); l.State != ipam.Cooling {
-			t.Errorf("lease %+v", l)
-		}
+		l, _ := w.lease(a)
+		expect.Equal(t, l.State, ipam.Cooling, "lease %+v", l)
 	}
 }
 
@@ -178,4 +178,20 @@ func TestAssignedNodePortMovesWithinAService(t *testing.T) {
 	got := w.assign(service("web", moved...))[0]
 	same(t, "node port", got.NodePorts[vip.PortKey{Port: 81, Protocol: vip.TCP}], 30081)
 	same(t, "problems", len(got.Problems), 0)
+}
+
+// The order of resources, which decides SourceOf, is the same on all hosts.
+func TestOrderOfResources(t *testing.T) {
+	want := []ipam.Resource{
+		{Addr: netip.MustParseAddr("192.0.2.1")},
+		{Addr: netip.MustParseAddr("192.0.2.2")},
+		{Addr: netip.MustParseAddr("2001:db8::1")},
+		{NodePort: 30000, Protocol: vip.UDP},
+		{NodePort: 30001, Protocol: vip.TCP},
+		{NodePort: 30001, Protocol: vip.UDP},
+	}
+	got := slices.Clone(want)
+	slices.Reverse(got)
+	slices.SortFunc(got, ipam.Resource.Compare)
+	expect.SameList(t, got, want)
 }

@@ -5,9 +5,14 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/storetest"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -35,9 +40,7 @@ func TestConcurrentUse(t *testing.T) {
 				case 1:
 					w.a.SetPodCIDRs(fmt.Sprint(g), prefixes("192.0.2.240/29"))
 				case 2, 3:
-					if err := w.a.Release(ctx, []ipam.Released{{Service: s.Key}})[0]; err != nil {
-						t.Error(err)
-					}
+					expect.Succeed(t, w.a.Release(ctx, []ipam.Released{{Service: s.Key}})[0])
 				}
 				w.a.Pools()
 				w.a.Owns(addr("192.0.2.1"))
@@ -51,8 +54,18 @@ func TestConcurrentUse(t *testing.T) {
 	<-ended
 	w.durable()
 	for r, l := range w.a.Leases().All() {
-		if len(l.Holders) != 1 {
-			t.Errorf("%s has %d holders", r, len(l.Holders))
-		}
+		expect.Equal(t, len(l.Holders), 1, "%s has %d holders", r, len(l.Holders))
 	}
+}
+
+// Hosts that share a store never assign an address twice, lose one, or take one from its holder, whatever fails, and in
+// the end they agree.
+func TestStormOnASharedStore(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		storetest.Storm{
+			Hosts: 3, Steps: 150, Pause: 300 * time.Millisecond, Timeout: 30 * time.Minute,
+			Open: func(testing.TB, int) (ipam.Store, func()) { return store, nil },
+		}.Run(t)
+	})
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -19,9 +21,7 @@ func filled(t testing.TB, n int) *world {
 		batch = append(batch, service("s"+strconv.Itoa(i), ports(tcp(80))))
 		if len(batch) == cap(batch) || i == n-1 {
 			for _, a := range w.assign(batch...) {
-				if len(a.Problems) > 0 {
-					t.Fatal(a.Problems)
-				}
+				must.Empty(t, a.Problems)
 			}
 			batch = batch[:0]
 		}
@@ -37,13 +37,9 @@ func churn(w *world, i int) {
 	w.a.Owns(addr("10.200.0.1"))
 	w.a.SourceOf(s.Key)
 	w.a.Pools()
-	if err := w.a.Release(context.Background(), []ipam.Released{{Service: s.Key}})[0]; err != nil {
-		w.t.Fatal(err)
-	}
+	must.Succeed(w.t, w.a.Release(context.Background(), []ipam.Released{{Service: s.Key}})[0])
 	w.now = w.now.Add(10 * time.Minute)
-	if err := w.a.Cool(context.Background()); err != nil {
-		w.t.Fatal(err)
-	}
+	must.Succeed(w.t, w.a.Cool(context.Background()))
 }
 
 // The cost of one service doesn't grow with the number of services.
@@ -55,9 +51,7 @@ func TestCostOfOneServiceDoesntGrow(t *testing.T) {
 	}
 	few, many := cost(100), cost(5_000)
 	t.Logf("%v allocations with 100 services, %v with 5,000", few, many)
-	if many > few*1.2 {
-		t.Errorf("%v allocations with 100 services, %v with 5,000", few, many)
-	}
+	expect.AtMost(t, many, few*1.2, "%v allocations with 100 services, %v with 5,000", few, many)
 }
 
 // BenchmarkAssign adds and removes one service, at two sizes.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -62,9 +63,7 @@ func TestGracePeriodRestartsWhileTheLeaderWorks(t *testing.T) {
 		}
 		for _, want := range []int{8, 16, 32, 64, 77} {
 			got := b.taken()
-			if len(got) != want {
-				t.Fatalf("recalled %d services, want %d", len(got), want)
-			}
+			must.Equal(t, len(got), want, "recalled %d services", len(got))
 			b.ask(got)
 			pass(time.Second)
 		}
@@ -88,9 +87,7 @@ func TestGracePeriodIsBounded(t *testing.T) {
 				}
 				return
 			}
-			if i == len(all) {
-				t.Fatal("still waiting")
-			}
+			must.True(t, i != len(all), "still waiting")
 			a.get(all[i])
 		}
 	})
@@ -124,9 +121,7 @@ func TestFollowerWithASlowStore(t *testing.T) {
 		w.ask(names(100))
 		for began := time.Now(); time.Since(began) < 2*time.Minute; pass(100 * time.Millisecond) {
 			got := w.taken()
-			if len(got) > 8 {
-				t.Fatalf("acts for %d services", len(got))
-			}
+			must.AtMost(t, len(got), 8, "acts for %d services", len(got))
 			for _, answer := range w.ask(got) {
 				if p := answer.Problems; len(p) != 1 || p[0].Code != vip.CodeWaiting {
 					t.Fatalf("%v", p)
@@ -165,15 +160,11 @@ func TestFollowerEndsCoolingLateOnASlowStore(t *testing.T) {
 		store.stuck = false
 		pass(time.Until(end))
 		for known := w.a.Leases().Len(); ; pass(100 * time.Millisecond) {
-			if known != 20 {
-				t.Fatalf("%d leases", known)
-			}
+			must.Equal(t, known, 20, "leases")
 			if w.a.Leases().Len() < known {
 				break
 			}
-			if time.Since(end) > time.Minute {
-				t.Fatal("they are never ended")
-			}
+			must.AtMost(t, time.Since(end), time.Minute, "they are never ended")
 		}
 		if took := time.Since(end); took < stepInAfter || took > stepInAfter+stepInJitter+time.Second {
 			t.Errorf("ended after %s, want the grace period", took)

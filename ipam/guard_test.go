@@ -9,6 +9,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -47,9 +49,7 @@ func TestPodRangeReportedLater(t *testing.T) {
 	waiting := w.a.Freed()
 	w.a.SetPodCIDRs("other", prefixes("172.16.0.0/12"))
 	w.a.SetPodCIDRs("kubernetes", nil)
-	if !freed(waiting) {
-		t.Error("waiting services are not woken when the range is free")
-	}
+	expect.True(t, freed(waiting), "waiting services are not woken when the range is free")
 	same(t, "alarms afterwards", alarms(w.status("p")), "")
 	w.get("none")
 	if !slices.Contains(w.kinds(), "pool_alarm_over") {
@@ -122,9 +122,7 @@ func TestPoolOverAForeignRoute(t *testing.T) {
 	}})
 	got := alarms(w.status("wide"))
 	for _, want := range []string{"covers the whole route 10.0.3.0/24 of docker0", "covers the whole route 10.0.0.0/16 of tun0"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("alarms %q, want %q", got, want)
-		}
+		expect.Contains(t, got, want, "alarms")
 	}
 	same(t, "a pool inside a subnet", alarms(w.status("lan")), "")
 	same(t, "a loopback pool", alarms(w.status("demo")), "")
@@ -145,13 +143,9 @@ func TestHostChangesThatDontMatter(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	waiting := w.a.Freed()
 	w.a.SetHost(hostnet.Snapshot{Routes: []hostnet.Route{{Prefix: prefixes("10.0.0.0/8")[0], Link: "tun0"}}})
-	if freed(waiting) {
-		t.Error("woken by a route")
-	}
+	expect.False(t, freed(waiting), "woken by a route")
 	w.a.SetHost(hostnet.Snapshot{Addrs: []hostnet.Addr{{Prefix: prefixes("192.0.2.2/24")[0], Link: "eth0"}}})
-	if !freed(waiting) {
-		t.Error("not woken by an address")
-	}
+	expect.True(t, freed(waiting), "not woken by an address")
 }
 
 func TestConfigureWakesWaitingServices(t *testing.T) {
@@ -160,17 +154,13 @@ func TestConfigureWakesWaitingServices(t *testing.T) {
 	w.get("a")
 	w.release("a")
 	w.a.SetPodCIDRs("kubernetes", prefixes("192.0.2.0/30"))
-	if freed(everyone) {
-		t.Error("everyone is woken by what isn't the configuration")
-	}
+	expect.False(t, freed(everyone), "everyone is woken by what isn't the configuration")
 	waiting := w.a.Freed()
 	w.configure(pools(pool("p", "192.0.2.0/28", "2001:db8::/64")))
 	if !freed(everyone) || !freed(waiting) {
 		t.Errorf("everyone woken: %v, waiting services: %v", freed(everyone), freed(waiting))
 	}
-	if freed(w.a.Reconfigured()) {
-		t.Error("the channel is not replaced")
-	}
+	expect.False(t, freed(w.a.Reconfigured()), "the channel is not replaced")
 }
 
 func TestConfigureWithProblemsChangesNothing(t *testing.T) {
@@ -182,16 +172,11 @@ func TestConfigureWithProblemsChangesNothing(t *testing.T) {
 		"pods":       {Pools: good.Pools, PodCIDRs: prefixes("192.0.0.0/16")},
 		"node ports": {Pools: good.Pools, NodePorts: ipam.PortRange{First: 9, Last: 8}},
 	} {
-		if problems := w.a.Configure(bad); len(problems) != 1 {
-			t.Errorf("%s: %v", name, problems)
-		}
-		if _, err := ipam.New(t.Context(), w.store, bad, ipam.Options{Clock: nil}); err == nil {
-			t.Errorf("%s: an allocator starts with it", name)
-		}
+		expect.Len(t, w.a.Configure(bad), 1, name)
+		_, err := ipam.New(t.Context(), w.store, bad, ipam.Options{Clock: nil})
+		expect.True(t, err != nil, "%s: an allocator starts with it", name)
 	}
-	if freed(everyone) {
-		t.Error("everyone is woken by a refused configuration")
-	}
+	expect.False(t, freed(everyone), "everyone is woken by a refused configuration")
 	same(t, "still", w.get("a"), "192.0.2.1")
 	useless := good.Pools[0]
 	useless.Exclude = prefixes("10.0.0.0/8")
@@ -248,9 +233,7 @@ func TestCheckPools(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := ipam.CheckPools(c.pools, prefixes(c.pods...))
-			if len(got) != len(c.want) {
-				t.Fatalf("%d problems, want %d: %v", len(got), len(c.want), got)
-			}
+			must.Len(t, got, len(c.want), "problems")
 			for i, p := range got {
 				if line := fmt.Sprintf("%s: %s | %s", p.Field, p.Message, p.Hint); !strings.HasPrefix(line, c.want[i]) || p.Hint == "" {
 					t.Errorf("%s\nwant %s", line, c.want[i])

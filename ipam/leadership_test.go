@@ -14,6 +14,8 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -94,12 +96,8 @@ func (w *world) recalled(names ...string) {
 		got = append(got, k.Name)
 	}
 	slices.Sort(got)
-	if !slices.Equal(got, names) {
-		w.t.Errorf("recalled %v, want %v", got, names)
-	}
-	if freed(w.a.Recalls()) {
-		w.t.Error("there are recalls after they were taken")
-	}
+	expect.SameList(w.t, got, names, "recalled")
+	expect.False(w.t, freed(w.a.Recalls()), "there are recalls after they were taken")
 }
 
 // A host that isn't the leader waits for the leader, and answers with what the leader allocated.
@@ -249,9 +247,7 @@ func TestSweepOfAFleet(t *testing.T) {
 				l.Resource.Addr = l.Resource.Addr.Next()
 			}
 			l.Holders = []ipam.Holder{{Service: key("of-" + node), Source: "rest", Node: node}}
-			if err := a.store.Commit(context.Background(), []ipam.Op{{New: &l}}); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, a.store.Commit(context.Background(), []ipam.Op{{New: &l}}))
 		}
 		for i, node := range []string{"lb1", "lb2", "lb3", "gone", ""} {
 			put(byte(i), node)
@@ -287,9 +283,7 @@ func TestNoSweepWhileTheNameIsDoubtful(t *testing.T) {
 		for i, node := range []string{"lb1", ""} {
 			l := ipam.Lease{Resource: ipam.Resource{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)})}, Pool: "p", State: ipam.Held, Since: vip.InstantOf(time.Now()),
 				Holders: []ipam.Holder{{Service: key("of-" + node), Source: "rest", Node: node}}}
-			if err := store.Commit(t.Context(), []ipam.Op{{New: &l}}); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, store.Commit(t.Context(), []ipam.Op{{New: &l}}))
 		}
 		w := &world{t: t, store: store, cfg: pools(pool("p", "192.0.2.0/28"))}
 		w.with(store, ipam.Options{Node: "lb1", OwnName: sure.Load})
@@ -349,9 +343,7 @@ func TestHostsThatDisagree(t *testing.T) {
 				pass(2 * time.Hour)
 				cancel()
 				asking.Wait()
-				if n := a.store.Commits(); n > 100 {
-					t.Errorf("%d commits in 2 hours", n)
-				}
+				expect.AtMost(t, a.store.Commits(), 100, "commits in 2 hours")
 			})
 		})
 	}
@@ -370,9 +362,7 @@ func TestVanishedLeaseIsClaimedAgain(t *testing.T) {
 		for _, l := range a.a.Leases().All() {
 			ops = append(ops, ipam.Op{Old: l})
 		}
-		if err := a.store.Commit(context.Background(), ops); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.store.Commit(context.Background(), ops))
 		pass(0)
 		b.recalled("web")
 		got := b.assign(service("web", ports(on(tcp(80), 0))))[0]

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -105,9 +106,7 @@ func FuzzLeaseJSON(f *testing.F) {
 			return
 		}
 		text, err := json.Marshal(l)
-		if err != nil {
-			t.Fatalf("%+v was read and can't be written: %v", l, err)
-		}
+		must.Succeed(t, err, "%+v was read and can't be written", l)
 		if err := json.Unmarshal(text, &again); err != nil || !again.Equal(l) {
 			t.Fatalf("%s comes back as %+v, %v", text, again, err)
 		}

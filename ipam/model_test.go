@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -147,9 +148,8 @@ func (m *model) assignSome() {
 		s := &batch[i]
 		if !m.fault {
 			// An address that is left for another shows as left in the preview too.
-			if diff := cmp.Diff(preview[i], got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-				m.t.Fatalf("%s: preview and answer differ: %s", s.Key, diff)
-			}
+			diff := cmp.Diff(preview[i], got, cmpopts.EquateComparable(netip.Addr{}))
+			must.NoDiff(m.t, diff, "%s: preview and answer differ", s.Key)
 		}
 		m.checkAnswer(s, got)
 		m.wants[s.Key.Name], m.has[s.Key.Name] = *s, got
@@ -273,9 +273,7 @@ func (m *model) check(before map[ipam.Resource]*ipam.Lease) {
 		for _, h := range l.Holders {
 			for _, p := range h.Ports {
 				for q, other := range taken {
-					if p.Overlaps(q) {
-						m.t.Fatalf("%s: %s has %s and %s has %s", r, other, q, h.Service, p)
-					}
+					must.False(m.t, p.Overlaps(q), "%s: %s has %s and %s has %s", r, other, q, h.Service, p)
 				}
 				taken[p] = h.Service
 			}

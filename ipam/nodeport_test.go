@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -56,9 +57,7 @@ func TestOrderOfNodePorts(t *testing.T) {
 				t.Errorf("%d was never allocated", c.wrap)
 			}
 			w.refused(vip.CodePoolFull, "no free udp node port in", "late", ports(on(udp(53), 0)))
-			if got := w.assign(service("tcp", ports(on(tcp(53), 0))))[0]; len(got.Problems) > 0 {
-				t.Errorf("tcp has ports of its own: %v", got.Problems)
-			}
+			expect.Empty(t, w.assign(service("tcp", ports(on(tcp(53), 0))))[0].Problems, "tcp has ports of its own")
 		})
 	}
 }
@@ -68,9 +67,7 @@ func TestRequestedNodePortsFirst(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/24")))
 	got := nodePorts(w.assign(service("web", ports(on(tcp(80), 0), on(tcp(443), 30086), on(tcp(8443), 0)), checked(30087)))[0])
 	want := map[string]uint16{"80/tcp": 30088, "443/tcp": 30086, "8443/tcp": 30089, "health-check": 30087}
-	if !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
+	expect.True(t, maps.Equal(got, want), "%v, want %v", got, want)
 	// So do other services' in one batch.
 	batch := w.assign(service("auto", ports(on(tcp(80), 0))), service("asks", checked(30090)))
 	same(t, "automatic", nodePorts(batch[0])["80/tcp"], 30091)
@@ -81,9 +78,8 @@ func TestNodePortsOfSCTP(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/24")))
 	sctp := func(n uint16) vip.Port { return vip.Port{Protocol: vip.SCTP, Port: n, TargetPort: n} }
 	got := nodePorts(w.assign(service("web", ports(on(tcp(80), 30053), on(sctp(80), 30053), on(sctp(81), 0))))[0])
-	if want := map[string]uint16{"80/tcp": 30053, "80/sctp": 30053, "81/sctp": 30086}; !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
+	want := map[string]uint16{"80/tcp": 30053, "80/sctp": 30053, "81/sctp": 30086}
+	expect.True(t, maps.Equal(got, want), "%v, want %v", got, want)
 	w.refused(vip.CodePortTaken, `node port 30053/sctp is held by port 80/sctp of service "web"`, "other", ports(on(sctp(80), 30053)))
 	w.restart()
 	same(t, "after a restart", nodePorts(w.assign(service("web", ports(on(sctp(81), 0))))[0])["81/sctp"], 30086)
@@ -129,9 +125,7 @@ func TestHealthPorts(t *testing.T) {
 
 	// It is given up when it is asked for no more, and cools down for the service.
 	web.HealthPort = vip.NodePort{}
-	if got := nodePorts(w.assign(web)[0]); len(got) != 1 {
-		t.Errorf("off: %v", got)
-	}
+	expect.Len(t, nodePorts(w.assign(web)[0]), 1, "off")
 	w.refused(vip.CodePortTaken, `node port 30002/tcp was released by service "web"`, "other", checked(30002))
 	web.HealthPort = vip.NodePort{Auto: true}
 	same(t, "on again", health(w.assign(web)[0]), 30002)
@@ -176,9 +170,7 @@ func TestNodePorts(t *testing.T) {
 	same(t, "goes back", nodePorts(w.assign(web)[0])["80/tcp"], 30086)
 	// A port without a node port gives it up, a port that is no more too.
 	web.Ports = []vip.Port{tcp(80)}
-	if got := nodePorts(w.assign(web)[0]); len(got) != 0 {
-		t.Errorf("off: %v", got)
-	}
+	expect.Empty(t, nodePorts(w.assign(web)[0]), "off")
 	for _, n := range []uint16{30086, 30087} {
 		if l, _, ok := w.a.Leases().Get(ipam.Resource{NodePort: n, Protocol: vip.TCP}); !ok || l.State != ipam.Cooling {
 			t.Errorf("%d: %+v", n, l)

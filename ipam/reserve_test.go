@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -17,18 +19,13 @@ func (w *world) reserve(a, service string) ipam.Lease {
 	if service != "" {
 		what.For = key(service)
 	}
-	l, err := w.a.Reserve(w.t.Context(), what)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	l := must.Get(w.a.Reserve(w.t.Context(), what))(w.t)
 	return l
 }
 
 func (w *world) unreserve(a string) {
 	w.t.Helper()
-	if _, err := w.a.Unreserve(w.t.Context(), addr(a)); err != nil {
-		w.t.Fatal(err)
-	}
+	must.Get(w.a.Unreserve(w.t.Context(), addr(a)))(w.t)
 }
 
 // state returns "held web", "reserved for web", or "free".
@@ -51,9 +48,7 @@ func (w *world) state(a string) string {
 func (w *world) cool() {
 	w.t.Helper()
 	w.now = w.now.Add(24 * time.Hour)
-	if err := w.a.Cool(w.t.Context()); err != nil {
-		w.t.Fatal(err)
-	}
+	must.Succeed(w.t, w.a.Cool(w.t.Context()))
 }
 
 // A reserved address is given to its service alone, and stays reserved after the service and a
@@ -98,9 +93,7 @@ func TestReservationForNobody(t *testing.T) {
 	freedBefore := w.a.Freed()
 	w.unreserve("192.0.2.1")
 	same(t, "state", w.state("192.0.2.1"), "free")
-	if !freed(freedBefore) {
-		t.Error("nobody is told that the address is free")
-	}
+	expect.True(t, freed(freedBefore), "nobody is told that the address is free")
 	w.durable()
 }
 
@@ -164,9 +157,7 @@ func TestReservationFromAPool(t *testing.T) {
 	same(t, "IPv6", six, "2001:db8::1")
 	same(t, "automatic", w.get("web", families(vip.IPv4)), "192.0.2.2")
 	for range 4 {
-		if _, err := any(vip.IPv4); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(any(vip.IPv4))(t)
 	}
 	_, err := any(0)
 	problem, _ := errors.AsType[vip.Problem](err)
@@ -233,9 +224,7 @@ func TestReservationRefused(t *testing.T) {
 	w.durable()
 	w.store.Fail(errFull)
 	_, err := w.a.Reserve(t.Context(), ipam.Reserving{Addr: addr("192.0.2.9")})
-	if !errors.Is(err, ipam.ErrUnavailable) {
-		t.Errorf("%v", err)
-	}
+	expect.Is(t, err, ipam.ErrUnavailable)
 	same(t, "state", w.state("192.0.2.9"), "free")
 }
 
@@ -248,9 +237,7 @@ func TestReservationWakesItsService(t *testing.T) {
 	w.cool()
 	waiting := w.a.Freed()
 	w.reserve("192.0.2.1", "web")
-	if !freed(waiting) {
-		t.Error("it isn't woken")
-	}
+	expect.True(t, freed(waiting), "it isn't woken")
 	w.refused(vip.CodePoolFull, "1 are reserved", "db")
 	same(t, "address", w.get("web"), "192.0.2.1")
 }
@@ -314,9 +301,7 @@ func TestReservationOfAVanishedLease(t *testing.T) {
 						t.Errorf("while it is unreadable: %+v", got)
 					}
 				}
-				if err := a.store.Commit(t.Context(), []ipam.Op{{Old: &lease}}); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, a.store.Commit(t.Context(), []ipam.Op{{Old: &lease}}))
 				pass(0)
 				same(t, "vanished", c.state("198.51.100.9"), "free")
 				same(t, "claimed back", c.get("web"), "198.51.100.9")

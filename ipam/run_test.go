@@ -16,6 +16,8 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -65,14 +67,10 @@ func TestCoolingEnds(t *testing.T) {
 		waiting := w.a.Freed()
 		time.Sleep(4*time.Minute - time.Second)
 		synctest.Wait()
-		if freed(waiting) {
-			t.Error("freed too early")
-		}
+		expect.False(t, freed(waiting), "freed too early")
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if !freed(waiting) {
-			t.Error("not freed after 5 minutes")
-		}
+		expect.True(t, freed(waiting), "not freed after 5 minutes")
 		same(t, "leases left", w.a.Leases().Len(), 1)
 		same(t, "the freed one", w.get("c"), "192.0.2.1")
 
@@ -86,9 +84,7 @@ func TestCoolingEnds(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		same(t, "leases after it", w.a.Leases().Len(), 1)
-		if !freed(waiting) {
-			t.Error("not freed")
-		}
+		expect.True(t, freed(waiting), "not freed")
 		w.durable()
 		stop()
 	})
@@ -156,9 +152,8 @@ func TestCoolingEndsLateWhereTheStoreRefusesOne(t *testing.T) {
 		s.refuse(ipam.Resource{})
 		time.Sleep(31 * time.Second)
 		synctest.Wait()
-		if _, ok := w.lease("192.0.2.1"); ok {
-			t.Error("what was refused once is not tried again")
-		}
+		_, ok := w.lease("192.0.2.1")
+		expect.False(t, ok, "what was refused once is not tried again")
 		w.durable()
 		stop()
 	})
@@ -329,15 +324,12 @@ func TestOrphansAfterSettled(t *testing.T) {
 
 		gone.Store(true)
 		store.Fail(errFull)
-		if errs := w.a.Release(t.Context(), []ipam.Released{{Service: key("gone")}}); errs[0] == nil {
-			t.Error("a release succeeds though the store fails")
-		}
+		errs := w.a.Release(t.Context(), []ipam.Released{{Service: key("gone")}})
+		expect.True(t, errs[0] != nil, "a release succeeds though the store fails")
 		store.Fail(nil)
 		l := ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.9")}, Pool: "p", State: ipam.Held, Since: vip.InstantOf(time.Now()),
 			Holders: []ipam.Holder{{Service: key("strange"), Source: "rest"}}}
-		if err := store.Commit(t.Context(), []ipam.Op{{New: &l}}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, store.Commit(t.Context(), []ipam.Op{{New: &l}}))
 		pass(2 * time.Minute)
 		same(t, "orphans", w.a.Orphans(), 2)
 		pass(5 * time.Minute)

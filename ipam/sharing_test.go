@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -36,16 +37,12 @@ func TestSharing(t *testing.T) {
 	// A port that a holder gives up is free for others.
 	waiting := w.a.Freed()
 	w.get("https", share("web", tcp(8443)))
-	if !freed(waiting) {
-		t.Error("a waiting service is not woken by the port")
-	}
+	expect.True(t, freed(waiting), "a waiting service is not woken by the port")
 	same(t, "the port given up", w.get("late", share("web", tcp(443))), "192.0.2.1")
 
 	waiting = w.a.Freed()
 	w.release("http")
-	if !freed(waiting) {
-		t.Error("a waiting service is not woken when a holder left")
-	}
+	expect.True(t, freed(waiting), "a waiting service is not woken when a holder left")
 	same(t, "its port", w.get("http2", share("web", tcp(80))), "192.0.2.1")
 	for _, name := range []string{"https", "quic", "late", "http2"} {
 		w.release(name)
@@ -104,9 +101,7 @@ func TestSharingRanges(t *testing.T) {
 		"beside", share("k", tcp(150), tcps(200, 300))), "192.0.2.1")
 	waiting := w.a.Freed()
 	w.get("range", share("k", tcps(100, 149)))
-	if !freed(waiting) {
-		t.Error("a waiting service is not woken by the ports")
-	}
+	expect.True(t, freed(waiting), "a waiting service is not woken by the ports")
 	same(t, "the part given up", w.get("beside", share("k", tcp(150), tcps(200, 300))), "192.0.2.1")
 	w.durable()
 }

@@ -3,11 +3,16 @@ package ipam_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/storetest"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -30,9 +35,8 @@ func TestStoreThatFails(t *testing.T) {
 	}
 	same(t, "leases", w.a.Leases().Len(), 2)
 	same(t, "free", w.status("p").Free, free)
-	if l, _ := w.lease("192.0.2.1"); l.State != ipam.Held {
-		t.Errorf("released all the same: %+v", l)
-	}
+	l, _ := w.lease("192.0.2.1")
+	expect.Equal(t, l.State, ipam.Held, "released all the same: %+v", l)
 	same(t, "who needs no write has no problem", w.get("web", ports(on(tcp(80), 0))), "192.0.2.1")
 	w.durable()
 
@@ -57,9 +61,8 @@ func TestStoreThatFailsBetweenGainAndLoss(t *testing.T) {
 	inner.durable()
 	s.armed = false
 	same(t, "tried again", inner.get("web", requests("192.0.2.9")), "192.0.2.9")
-	if l, _ := inner.lease("192.0.2.1"); l.State != ipam.Cooling {
-		t.Errorf("the old one: %+v", l)
-	}
+	l, _ := inner.lease("192.0.2.1")
+	expect.Equal(t, l.State, ipam.Cooling, "the old one: %+v", l)
 	inner.durable()
 }
 
@@ -84,24 +87,18 @@ func TestLeaseChangedMeanwhile(t *testing.T) {
 		Resource: ipam.Resource{Addr: addr("192.0.2.1")}, Pool: "p", State: ipam.Held, Since: vip.InstantOf(w.now),
 		Holders: []ipam.Holder{{Service: key("elsewhere"), Source: "far"}},
 	}
-	if err := w.store.Commit(t.Context(), []ipam.Op{{New: &taken}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.store.Commit(t.Context(), []ipam.Op{{New: &taken}}))
 	same(t, "automatic goes around it", w.get("auto"), "192.0.2.2")
 	if l, ok := w.lease("192.0.2.1"); !ok || !l.Equal(taken) {
 		t.Errorf("what the store has is not shown: %+v", l)
 	}
 	taken2 := taken
 	taken2.Resource.Addr = addr("192.0.2.9")
-	if err := w.store.Commit(t.Context(), []ipam.Op{{New: &taken2}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.store.Commit(t.Context(), []ipam.Op{{New: &taken2}}))
 	w.refused(vip.CodeAddressTaken, `held by service "elsewhere" of source far`, "asks", requests("192.0.2.9"))
 	// One that was taken away: released by someone else behind our back.
 	mine, _ := w.lease("192.0.2.2")
-	if err := w.store.Commit(t.Context(), []ipam.Op{{Old: &mine}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.store.Commit(t.Context(), []ipam.Op{{Old: &mine}}))
 	w.release("auto")
 	if _, ok := w.lease("192.0.2.2"); ok {
 		t.Error("a lease that the store has not is shown")
@@ -113,9 +110,8 @@ func TestStoreThatCannotBeReadAtTheStart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	w := newWorld(t, ipam.Config{})
-	if _, err := ipam.New(ctx, w.store, ipam.Config{}, ipam.Options{Clock: newClock()}); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
+	_, err := ipam.New(ctx, w.store, ipam.Config{}, ipam.Options{Clock: newClock()})
+	expect.Is(t, err, context.Canceled)
 }
 
 // A batch of any size is one commit, and a batch that changes nothing is none.
@@ -134,9 +130,7 @@ func TestCommitsOfABatch(t *testing.T) {
 	w.release("a", "b", "c", "d", "e", "f", "g", "h", "never was")
 	same(t, "commits of many releases", w.store.Commits(), 3)
 	for r, l := range w.a.Leases().All() {
-		if l.State == ipam.Held {
-			t.Errorf("%s is held: %+v", r, l)
-		}
+		expect.True(t, l.State != ipam.Held, "%s is held: %+v", r, l)
 	}
 	w.release("a", "b")
 	same(t, "commits of releases with nothing to give up", w.store.Commits(), 3)
@@ -178,12 +172,9 @@ func TestReleaseThatIsRefusedForOne(t *testing.T) {
 		t.Errorf("%v", errs)
 	}
 	s.refuse(ipam.Resource{})
-	if err := errors.Join(w.a.Release(t.Context(), gone)...); err != nil {
-		t.Error(err)
-	}
-	if l, _ := w.lease("192.0.2.2"); l.State != ipam.Cooling {
-		t.Errorf("%+v", l)
-	}
+	expect.Succeed(t, errors.Join(w.a.Release(t.Context(), gone)...))
+	l, _ := w.lease("192.0.2.2")
+	expect.Equal(t, l.State, ipam.Cooling, "%+v", l)
 	w.durable()
 }
 
@@ -208,10 +199,7 @@ func TestStoreThatComesLater(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	same(t, "before", w.get("web"), "192.0.2.1")
 	store := &laterStore{w.store, make(chan struct{})}
-	a, err := ipam.Prepare(store, w.cfg, ipam.Options{Clock: newClock(), Now: w.clock, Events: w.events})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(ipam.Prepare(store, w.cfg, ipam.Options{Clock: newClock(), Now: w.clock, Events: w.events}))(t)
 	w.a = a
 	restored := make(chan error, 1)
 	go func() { restored <- a.Restore(t.Context()) }()
@@ -220,13 +208,9 @@ func TestStoreThatComesLater(t *testing.T) {
 	w.configure(pools(pool("p", "192.0.2.0/28", "198.51.100.0/28")))
 	a.SetHost(hostnet.Snapshot{Addrs: []hostnet.Addr{{Prefix: prefixes("192.0.2.1/32")[0], Link: "eth0"}}})
 	close(store.there)
-	if err := <-restored; err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, <-restored)
 	same(t, "used", w.status("p").Used, 1)
-	if got := alarms(w.status("p")); !strings.Contains(got, "192.0.2.1 is leased to web, but it is also") {
-		t.Errorf("alarms: %s", got)
-	}
+	expect.Contains(t, alarms(w.status("p")), "192.0.2.1 is leased to web, but it is also", "alarms")
 	same(t, "what it held", w.get("web"), "192.0.2.1")
 }
 
@@ -263,4 +247,25 @@ func TestPreviewDuringACommit(t *testing.T) {
 	go func() { <-s.reached }()
 	same(t, "the second", w.get("second"), "192.0.2.2")
 	w.durable()
+}
+
+// Gain and Loss create and remove a lease with any number of holders.
+func TestGainAndLoss(t *testing.T) {
+	for _, holders := range []int{1, ipam.MaxHolders, ipam.MaxHolders + 1, 5*ipam.MaxHolders - 1} {
+		s := memstore.New()
+		l := ipam.Lease{Resource: ipam.Resource{Addr: addr("192.0.2.1")}, State: ipam.Held, ShareKey: "k"}
+		for i := range holders {
+			l.Holders = append(l.Holders, ipam.Holder{Service: key(fmt.Sprint("s", i))})
+		}
+		for _, ops := range [][]ipam.Op{ipam.Gain(l), ipam.Loss(l)} {
+			must.Succeed(t, s.Commit(t.Context(), ops))
+			for i := range ops {
+				expect.Succeed(t, ops[i].Err, "%d holders, op %d", holders, i)
+			}
+			all := storetest.Leases(t, s)
+			if gained := ops[0].Old == nil; gained && (len(all) != 1 || !all[0].Lease.Equal(l)) || !gained && len(all) != 0 {
+				t.Errorf("%d holders: %d leases", holders, len(all))
+			}
+		}
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/storetest"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -49,10 +50,7 @@ func (w *world) restart() {
 func (w *world) with(s ipam.Store, o ipam.Options) {
 	w.t.Helper()
 	o.Clock = newClock()
-	a, err := ipam.New(context.Background(), s, w.cfg, o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	a := must.Get(ipam.New(context.Background(), s, w.cfg, o))(w.t)
 	w.a = a
 }
 
@@ -134,13 +132,9 @@ func (w *world) assign(services ...vip.Service) []vip.Allocation {
 		asked[i] = &services[i]
 	}
 	out := w.a.Assign(context.Background(), asked)
-	if len(out) != len(services) {
-		w.t.Fatalf("%d answers for %d services", len(out), len(services))
-	}
+	must.Equal(w.t, len(out), len(services), "%d answers for %d services", len(out), len(services))
 	for i, got := range out {
-		if got.Asked.Key != services[i].Key {
-			w.t.Fatalf("answer %d is for %s", i, got.Asked.Key)
-		}
+		must.Equal(w.t, got.Asked.Key, services[i].Key, "answer %d is for", i)
 	}
 	return out
 }
@@ -150,9 +144,7 @@ func (w *world) assign(services ...vip.Service) []vip.Allocation {
 func (w *world) get(name string, changes ...change) string {
 	w.t.Helper()
 	got := w.assign(service(name, changes...))[0]
-	if len(got.Problems) > 0 {
-		w.t.Fatalf("%s: %v", name, got.Problems)
-	}
+	must.Empty(w.t, got.Problems, name)
 	return vips(got)
 }
 
@@ -185,17 +177,13 @@ func (w *world) release(names ...string) {
 	for _, name := range names {
 		gone = append(gone, ipam.Released{Service: key(name)})
 	}
-	if err := errors.Join(w.a.Release(context.Background(), gone)...); err != nil {
-		w.t.Fatal(err)
-	}
+	must.Succeed(w.t, errors.Join(w.a.Release(context.Background(), gone)...))
 }
 
 func (w *world) configure(cfg ipam.Config) {
 	w.t.Helper()
 	w.cfg = cfg
-	if problems := w.a.Configure(cfg); len(problems) > 0 {
-		w.t.Fatal(problems)
-	}
+	must.Empty(w.t, w.a.Configure(cfg))
 }
 
 func (w *world) status(name string) ipam.PoolStatus {

@@ -5,6 +5,7 @@ package ipvs
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,8 +14,10 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	moby "github.com/moby/ipvs"
+	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
@@ -77,27 +80,17 @@ func TestKernelKeepsWhatIsWritten(t *testing.T) {
 	}
 	slices.Sort(lines)
 	slices.Sort(want)
-	if d := gocmp.Diff(want, lines); d != "" {
-		t.Errorf("ipvsadm -Sn, -want +got:\n%s", d)
-	}
+	expect.NoDiff(t, gocmp.Diff(want, lines), "ipvsadm -Sn")
 	lab.Director.Do(func() { crossCheck(t, all) })
 }
 
 // crossCheck compares the kernel with all through moby/ipvs, which reads
 // weights as 16 bits.
 func crossCheck(t *testing.T, all []*vip.Frontend) {
-	h, err := moby.New("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(moby.New(""))(t)
 	defer h.Close()
-	services, err := h.GetServices()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(services) != len(all) {
-		t.Errorf("moby/ipvs sees %d services, want %d", len(services), len(all))
-	}
+	services := must.Get(h.GetServices())(t)
+	expect.Equal(t, len(services), len(all), "moby/ipvs sees %d services", len(services))
 	for _, s := range services {
 		addr, _ := netip.AddrFromSlice(s.Address)
 		key := vip.FrontendKey{Addr: addr.Unmap(), Port: s.Port, Protocol: vip.Protocol(s.Protocol)}
@@ -108,13 +101,8 @@ func crossCheck(t *testing.T, all []*vip.Frontend) {
 		}
 		want := desired(all[i], 0)
 		got := kernel.Service{Key: key, Scheduler: s.SchedName, Flags: s.Flags &^ kernel.FlagHashed, Timeout: s.Timeout, Netmask: s.Netmask}
-		if got != want.Service {
-			t.Errorf("moby/ipvs sees %+v, want %+v", got, want.Service)
-		}
-		dests, err := h.GetDestinations(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Equal(t, got, want.Service, "moby/ipvs sees")
+		dests := must.Get(h.GetDestinations(s))(t)
 		var have []kernel.Dest
 		for _, d := range dests {
 			a, _ := netip.AddrFromSlice(d.Address)
@@ -124,9 +112,7 @@ func crossCheck(t *testing.T, all []*vip.Frontend) {
 			})
 		}
 		slices.SortFunc(have, kernel.CompareDests)
-		if !slices.Equal(have, want.Dests) {
-			t.Errorf("moby/ipvs sees %s with %+v, want %+v", key, have, want.Dests)
-		}
+		expect.SameList(t, have, want.Dests, "moby/ipvs sees %s with", key)
 	}
 }
 
@@ -221,9 +207,7 @@ func TestWritesAndReadsAsIpvsadm(t *testing.T) {
 		if c.variant != nil {
 			c.variant(f)
 		}
-		if err := Unsupported(f); err != nil {
-			t.Errorf("%s: %v", f.Key, err)
-		}
+		expect.Succeed(t, Unsupported(f), f.Key)
 		s := desired(f, c.mark)
 		states = append(states, s)
 		ops = plan(ops, i, nil, &s)
@@ -254,9 +238,7 @@ func TestWritesAndReadsAsIpvsadm(t *testing.T) {
 	}
 	unsorted := strings.Join(want, "\n") + "\n"
 	slices.Sort(want)
-	if d := gocmp.Diff(want, sorted(ours)); d != "" {
-		t.Errorf("ipvsadm -Sn of what we wrote, -want +got:\n%s", d)
-	}
+	expect.NoDiff(t, gocmp.Diff(want, sorted(ours)), "ipvsadm -Sn of what we wrote")
 	runWith(t, theirs.Director, unsorted, "ipvsadm", "-R")
 	q := newPlane(t, theirs.Director)
 	for _, s := range states {
@@ -270,5 +252,62 @@ func TestWritesAndReadsAsIpvsadm(t *testing.T) {
 	}
 	if all, err := q.kernel.Services(t.Context()); err != nil || len(all) != len(states) {
 		t.Errorf("%d services of %d are listed: %v", len(all), len(states), err)
+	}
+}
+
+// Services that moby/ipvs has written are read unchanged. Services that are as a frontend wants
+// them need no change.
+func TestReadsWhatMobyWrites(t *testing.T) {
+	lab := netlab.New(t)
+	p := newPlane(t, lab.Director)
+	all := []*vip.Frontend{
+		frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:8080", "10.77.2.2:8081")...),
+		with(frontend("10.96.0.2:53", vip.UDP, addrs("10.77.1.2:53")...), func(f *vip.Frontend) { f.Affinity = 300e9 }),
+		with(frontend("[fd96::1]:443", vip.TCP, addrs("[fd77:1::2]:443", "[fd77:2::2]:443")...), func(f *vip.Frontend) {
+			f.Scheduler, f.Backends[1].Weight = vip.LeastConnection, 0
+		}),
+	}
+	for _, f := range all {
+		f.Masquerade = vip.MasqueradeNever // it needs nothing but what moby/ipvs supports
+	}
+	lab.Director.Do(func() {
+		h := must.Get(moby.New(""))(t)
+		defer h.Close()
+		for _, f := range all {
+			want := desired(f, 0)
+			s := &moby.Service{
+				Address: net.IP(f.Key.Addr.AsSlice()), Protocol: uint16(f.Key.Protocol), Port: f.Key.Port, AddressFamily: kernel.FamilyOf(f.Key.Addr),
+				SchedName: want.Scheduler, Flags: want.Flags, Timeout: want.Timeout, Netmask: want.Netmask,
+			}
+			must.Succeed(t, h.NewService(s), f.Key)
+			for _, b := range f.Backends {
+				d := &moby.Destination{
+					Address: net.IP(b.Addr.Addr().AsSlice()), Port: b.Addr.Port(), Weight: int(b.Weight), AddressFamily: kernel.FamilyOf(b.Addr.Addr()),
+					ConnectionFlags: moby.ConnectionFlagMasq, UpperThreshold: 0, LowerThreshold: 0,
+				}
+				must.Succeed(t, h.NewDestination(s, d), b.Addr)
+			}
+		}
+		// This service belongs to no frontend.
+		foreign := &moby.Service{FWMark: 77, AddressFamily: unix.AF_INET, SchedName: "sed", Netmask: kernel.Netmask4}
+		must.Succeed(t, h.NewService(foreign))
+	})
+	for _, f := range all {
+		want := desired(f, 0)
+		got, err := p.kernel.State(t.Context(), f.Key, 0)
+		if err != nil || got == nil || got.Service != want.Service || !slices.Equal(got.Dests, want.Dests) {
+			t.Errorf("%s is read as %+v, %v, want %+v", f.Key, got, err, want)
+		}
+		o, there := p.Read(t)[f.Key]
+		if !there || !p.Same(&o.Value, f) {
+			t.Errorf("%s is taken for %+v", f.Key, o.Value)
+		}
+	}
+	services, err := p.kernel.Services(t.Context())
+	if err != nil || len(services) != len(all)+1 {
+		t.Errorf("%d services, %v", len(services), err)
+	}
+	if !slices.ContainsFunc(services, func(s kernel.Service) bool { return s.Mark == 77 && s.Scheduler == "sed" }) {
+		t.Errorf("the service by mark is missing: %+v", services)
 	}
 }

@@ -125,9 +125,7 @@ func witnessServices(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	for line := range lines {
 		t.Errorf("ipvsadm doesn't have %q", line)
 	}
-	if diff := cmp.Diff(limits, thresholds(t, node)); diff != "" {
-		t.Errorf("thresholds (-want +got):\n%s", diff)
-	}
+	expect.NoDiff(t, cmp.Diff(limits, thresholds(t, node)), "thresholds")
 }
 
 // thresholds returns the upper and lower thresholds of destinations, which "ipvsadm -S" doesn't

@@ -29,9 +29,7 @@ func (p *planeIn) createAll(t testing.TB, all []*vip.Frontend) {
 		}
 		must.Succeed(t, p.Apply(t.Context(), batch))
 		for _, u := range batch {
-			if u.Err != nil {
-				t.Fatal(u.Err)
-			}
+			must.Succeed(t, u.Err)
 		}
 		all = all[n:]
 	}

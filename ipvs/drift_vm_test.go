@@ -147,9 +147,7 @@ func TestDriftIsSeenAndRepaired(t *testing.T) {
 					seen = seen || strings.Contains(strings.Join(o.Damage, "\n"), c.sees)
 				}
 			}
-			if !seen {
-				t.Errorf("nothing is seen to be wrong with %q: %+v", c.sees, have)
-			}
+			expect.True(t, seen, "nothing is seen to be wrong with %q: %+v", c.sees, have)
 			p.Put(t, repair...)
 			p.Wants(t, all...)
 		})
@@ -282,9 +280,8 @@ func TestForeignThingsStay(t *testing.T) {
 			t.Errorf("a clash gives %v", batch[0].Err)
 		}
 	}
-	if out := run(t, lab.Director, "nft", "list", "table", "inet", "ironvip"); strings.Contains(out, "30081") {
-		t.Errorf("the clash left something behind:\n%s", out)
-	}
+	out := run(t, lab.Director, "nft", "list", "table", "inet", "ironvip")
+	expect.False(t, strings.Contains(out, "30081"), "the clash left something behind:\n%s", out)
 	p.Wants(t, all...)
 	// Taking back what never was is no harm to it either.
 	p.Put(t, updateOf{Key: clash.Key, Old: clash, Repair: true})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -137,10 +138,7 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 		{Addr: six, Port: 1, LastPort: 65535, Protocol: vip.UDP},
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		opened, err := newFakeKernel().open(context.Background(), &counters{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		opened := must.Get(newFakeKernel().open(context.Background(), &counters{}))(t)
 		target := &Target{access: opened, records: usage.NewRecords(testPods), suspect: map[vip.FrontendKey]struct{}{}, looseHairpins: map[netip.Addr]struct{}{}, optional: optionalSettings{forward6: true, realServer: true}, opt: Options{Owns: func(netip.Addr) bool { return true }}}
 		want := map[vip.FrontendKey]*vip.Frontend{}
 		table := map[filter.Element]struct{}{}
@@ -207,9 +205,8 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 			}
 			change(target.removalsAfter(items, up))
 			target.releaseMarks(items)
-			if n := needed(want); !maps.Equal(n, unmarked(table)) {
-				t.Fatalf("the table has %v\nneeded is %v", table, n)
-			}
+			n := needed(want)
+			must.True(t, maps.Equal(n, unmarked(table)), "the table has %v\nneeded is %v", table, n)
 			rebuilt, err := fakeFilters{}.change(nil, elementsOfAll(target.records, &target.marks))
 			if err != nil || !maps.Equal(rebuilt, table) {
 				t.Fatalf("a rebuilt table would have %v, not %v: %v", rebuilt, table, err)

@@ -199,9 +199,7 @@ func idleTicks(t testing.TB) (idle, all int) {
 	line, _, _ := strings.Cut(string(data), "\n")
 	for i, field := range strings.Fields(line)[1:] {
 		n, err := strconv.Atoi(field)
-		if err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
+		must.Succeed(t, err, "%q", line)
 		if all += n; i == 3 {
 			idle = n
 		}

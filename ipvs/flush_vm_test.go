@@ -46,9 +46,7 @@ func (w *town) open(t *testing.T, k vip.FrontendKey, masqueraded bool) (lives fu
 	}
 	return func(when string) {
 		t.Helper()
-		if now, err := c.Ask(); err != nil || now != first {
-			t.Fatalf("%s: %+v, %v, want %+v", when, now, err, first)
-		}
+		must.Equal(t, must.Get(c.Ask())(t), first, when)
 	}
 }
 
@@ -94,9 +92,7 @@ func TestOpenConnectionsOutliveFlushes(t *testing.T) {
 		if n := next.writes(); n != 0 {
 			t.Errorf("the next agent made %d writes", n)
 		}
-		if n := w.holding(t); n != 1 {
-			t.Errorf("%d tables hold connections", n)
-		}
+		expect.Equal(t, w.holding(t), 1, "tables hold connections")
 		w.flush(t)
 		live("with the next agent")
 		again.waitApplied()
@@ -148,9 +144,7 @@ func TestClientsThatCameAfterAFlush(t *testing.T) {
 			}()
 			w.waitEntry(t, tcp.Key)
 			w.Put(t, repairOf(udp), repairOf(tcp))
-			if err := <-connected; err != nil {
-				t.Errorf("a TCP client that came before the repair: %v", err)
-			}
+			expect.Succeed(t, <-connected, "a TCP client that came before the repair")
 			for _, f := range find {
 				f()
 			}

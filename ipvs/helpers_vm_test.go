@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/planetest"
 	"github.com/ironvip/ironvip/vip"
@@ -54,9 +55,7 @@ func run(t testing.TB, node *netlab.Node, args ...string) string {
 func runWith(t testing.TB, node *netlab.Node, input string, args ...string) string {
 	t.Helper()
 	out, err := node.Feed(input, args...)
-	if err != nil {
-		t.Fatalf("%v: %v: %s", args, err, out)
-	}
+	must.Succeed(t, err, "%v: %s", args, out)
 	return out
 }
 

@@ -2,10 +2,10 @@ package ipvs
 
 import (
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -45,9 +45,7 @@ func TestIgnoredIsNamed(t *testing.T) {
 				t.Errorf("%s: %+v", c.name, p)
 			}
 		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
-		}
+		expect.SameList(t, got, c.want, c.name)
 	}
 }
 

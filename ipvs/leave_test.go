@@ -8,6 +8,7 @@ import (
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel/kerneltest"
 	"github.com/ironvip/ironvip/plane/kernel/conntrack"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -15,17 +16,12 @@ import (
 func TestRemovalIsRepeated(t *testing.T) {
 	k := newFakeKernel()
 	stats := &counters{}
-	h, err := k.open(t.Context(), stats)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(k.open(t.Context(), stats))(t)
 	o := Options{Owns: owns}
 	target := newTarget(o, h, stats)
 	defer target.Close()
 	f := listener("10.96.0.1:53", vip.UDP, "10.1.0.1:53")
-	if err := target.Apply(t.Context(), []updateOf{{Key: f.Key, New: f}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, target.Apply(t.Context(), []updateOf{{Key: f.Key, New: f}}))
 	k.traffic()
 	foreign := conntrack.Flow{Frontend: vip.FrontendKey{Addr: f.Key.Addr, Port: 54, Protocol: vip.UDP}, Backend: addrPort("10.1.0.1:54")}
 	k.alter(func() { k.entries[foreign] = struct{}{} })

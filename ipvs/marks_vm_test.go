@@ -61,13 +61,11 @@ func TestMarksOfOthers(t *testing.T) {
 	w.Create(t, f)
 	w.Wants(t, f)
 	for _, from := range []*netlab.Node{w.Client, w.Director} {
-		if _, err := from.Ask("tcp", w.port(f, 7050)); err != nil {
-			t.Errorf("%s: %v", from.Name, err)
-		}
+		_, err := from.Ask("tcp", w.port(f, 7050))
+		expect.Succeed(t, err, from.Name)
 	}
-	if out := run(t, w.Director, "nft", "list", "table", "inet", "watch"); strings.Contains(out, "elements") {
-		t.Errorf("marks leave this host: %s", out)
-	}
+	out := run(t, w.Director, "nft", "list", "table", "inet", "watch")
+	expect.False(t, strings.Contains(out, "elements"), "marks leave this host: %s", out)
 	// One that takes our next mark while we don't look.
 	run(t, w.Director, "ipvsadm", "-A", "-f", fmt.Sprint(filter.MarkAt(2)), "-s", "sed")
 	g := ranged(frontend("10.96.0.2:7000", vip.TCP, w.backends("10.96.0.1:80", 1)...), 7099, 0)

@@ -37,9 +37,7 @@ func module(t *testing.T, name string) string {
 		}
 		return nil
 	})
-	if found == "" {
-		t.Fatalf("no file of module %s", name)
-	}
+	must.True(t, found != "", "no file of module %s", name)
 	return found
 }
 
@@ -133,9 +131,7 @@ func findingOf(t *testing.T, node *netlab.Node, name string) (f host.Finding, al
 	t.Helper()
 	node.Do(func() { all = Check(false) })
 	i := slices.IndexFunc(all, func(f host.Finding) bool { return f.Name == name })
-	if i < 0 {
-		t.Fatalf("no finding %q: %+v", name, all)
-	}
+	must.AtLeast(t, i, 0, "no finding %q: %+v", name, all)
 	return all[i], all
 }
 
@@ -189,9 +185,8 @@ func TestTableNeedsAModule(t *testing.T) {
 				l.WaitReported(f.Key, "the dataplane needs kernel module "+name)
 			}
 			for range 5 {
-				if got := l.Stats().TargetError; !strings.Contains(got, name) {
-					t.Fatalf("the dataplane's error is %q, but nothing was loaded", got)
-				}
+				got := l.Stats().TargetError
+				must.True(t, strings.Contains(got, name), "the dataplane's error is %q, but nothing was loaded", got)
 				time.Sleep(50 * time.Millisecond)
 			}
 			insertModule(t, name)
@@ -219,9 +214,7 @@ func TestConntrackNetlinkMissing(t *testing.T) {
 	p.Create(t, f)
 	fewer := with(f, func(f *vip.Frontend) { f.Backends = f.Backends[:1] })
 	p.change(t, f, fewer)
-	if got := bad(); got == "" {
-		t.Error("no finding after a backend was removed")
-	}
+	expect.True(t, bad() != "", "no finding after a backend was removed")
 	insertModule(t, "nf_conntrack_netlink")
 	p.change(t, fewer, f)
 	p.change(t, f, fewer)

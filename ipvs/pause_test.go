@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -56,9 +57,7 @@ func TestSchedulerChangesInAPause(t *testing.T) {
 			{"a scheduler", func(f *vip.Frontend) { f.Scheduler = vip.LeastConnection }, []string{"pause true", "change", "pause false"}},
 			{"to mh", func(f *vip.Frontend) { f.Scheduler = vip.MaglevHash }, []string{"pause true", "change", "pause false"}},
 		} {
-			if got := steps(tc.change, nil); !slices.Equal(got, tc.want) {
-				t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
-			}
+			expect.SameList(t, steps(tc.change, nil), tc.want, tc.name)
 		}
 		noTable := func(c call) *fault {
 			if c.kind == "nft transaction" {
@@ -66,9 +65,8 @@ func TestSchedulerChangesInAPause(t *testing.T) {
 			}
 			return nil
 		}
-		if got := steps(func(f *vip.Frontend) { f.Scheduler = vip.SourceHash }, noTable); !slices.Contains(got, "change") {
-			t.Errorf("without a table: %q", got)
-		}
+		got := steps(func(f *vip.Frontend) { f.Scheduler = vip.SourceHash }, noTable)
+		expect.True(t, slices.Contains(got, "change"), "without a table: %q", got)
 		w.checkApplied()
 		w.stop()
 		report(t, w, "at the end")

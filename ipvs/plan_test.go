@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -112,9 +111,7 @@ func TestPlan(t *testing.T) {
 			"delete destination 10.1.0.1:8080 of 10.96.0.1:80/tcp", "add destination 10.1.0.1:8080 to 10.96.0.1:80/tcp"}},
 	}
 	for _, c := range cases {
-		if got := planned(c.old, c.new); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
-		}
+		expect.SameList(t, planned(c.old, c.new), c.want, c.name)
 	}
 }
 
@@ -271,9 +268,7 @@ func TestUnsupportedIsNamed(t *testing.T) {
 			continue
 		}
 		for _, s := range c.says {
-			if !strings.Contains(p.Message, s) {
-				t.Errorf("%q doesn't name %q", p.Message, s)
-			}
+			expect.Contains(t, p.Message, s, "doesn't name")
 		}
 	}
 	for _, s := range kernel.Schedulers() {
@@ -301,9 +296,7 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		for _, c := range changes {
 			c(f)
 		}
-		if err := Unsupported(f); err != nil {
-			t.Errorf("case %d: %v", i, err)
-		}
+		expect.Succeed(t, Unsupported(f), "case %d", i)
 	}
 }
 
@@ -316,9 +309,7 @@ func TestSame(t *testing.T) {
 		changed(func(f *vip.Frontend) { f.Backends[0].Leaving = vip.InstantOf(time.Now()) }),
 	}
 	for _, g := range alike {
-		if !target.Same(f, g) {
-			t.Errorf("%+v is not the same as %+v", g, f)
-		}
+		expect.True(t, target.Same(f, g), "%+v is not the same as %+v", g, f)
 	}
 	unlike := []*vip.Frontend{
 		changed(func(f *vip.Frontend) { f.Kind = vip.OnHost }),
@@ -329,9 +320,7 @@ func TestSame(t *testing.T) {
 		changed(func(f *vip.Frontend) { f.Backends = f.Backends[:1] }),
 	}
 	for _, g := range unlike {
-		if target.Same(f, g) {
-			t.Errorf("%+v is the same as %+v", g, f)
-		}
+		expect.False(t, target.Same(f, g), "%+v is the same as %+v", g, f)
 	}
 	// For a real server, the scheduler and the weights make no difference. The forwarding method
 	// and the addresses do.
@@ -351,14 +340,10 @@ func TestSame(t *testing.T) {
 		func(f *vip.Frontend) { f.Backends = f.Backends[1:] },
 		func(f *vip.Frontend) { f.Kind = vip.OnVIP },
 	} {
-		if target.Same(real(), real(c)) {
-			t.Errorf("a real server is the same after change %d", i)
-		}
+		expect.False(t, target.Same(real(), real(c)), "a real server is the same after change %d", i)
 	}
 	// The clients of a node port are masqueraded with both modes.
 	a := changed(func(f *vip.Frontend) { f.Kind = vip.OnHost })
 	b := changed(func(f *vip.Frontend) { f.Kind, f.Masquerade = vip.OnHost, vip.MasqueradeAlways })
-	if !target.Same(a, b) {
-		t.Error("auto and always differ for a node port")
-	}
+	expect.True(t, target.Same(a, b), "auto and always differ for a node port")
 }

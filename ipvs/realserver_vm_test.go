@@ -105,21 +105,16 @@ func TestRealServerIsQuiet(t *testing.T) {
 		return strings.Contains(run(t, lab.Director, "ip", "neigh", "show", "to", "10.96.0.1"), "lladdr")
 	}
 	run(t, b, "ip", "addr", "add", "10.96.0.1/32", "dev", "lo")
-	if !answers() {
-		t.Fatal("without us it answers for every address that it has")
-	}
+	must.True(t, answers(), "without us it answers for every address that it has")
 	run(t, b, "ip", "addr", "del", "10.96.0.1/32", "dev", "lo")
 	b.Sysctl("ipv4/ip_forward", "0")
 	p := newPlane(t, b, func(o *Options) { o.RealServer = true })
 	p.Create(t, real(direct(lab, "10.96.0.1:80", vip.TCP, vip.ForwardDirect), b))
 	b.Do(func() {
-		if f := p.Target.sysctl.Check(host.Setting{Key: "ipv4/ip_forward", Value: "0"}); !f.OK {
-			t.Errorf("a real server was made to forward: %v", f)
-		}
+		f := p.Target.sysctl.Check(host.Setting{Key: "ipv4/ip_forward", Value: "0"})
+		expect.True(t, f.OK, "a real server was made to forward: %v", f)
 	})
-	if answers() {
-		t.Error("the real server answered for the virtual address")
-	}
+	expect.False(t, answers(), "the real server answered for the virtual address")
 }
 
 // A connection continues when its packets move to another director. The other director selects the
@@ -152,9 +147,7 @@ func TestConnectionMovesBetweenDirectors(t *testing.T) {
 				conns, names = append(conns, c), append(names, a.Name)
 				seen[a.Name]++
 			}
-			if len(seen) < 2 {
-				t.Fatalf("all connections are with %v", seen)
-			}
+			must.AtLeast(t, len(seen), 2, "all connections are with %v", seen)
 			// Everything goes past the first director from now on, answers too.
 			through := func(n *netlab.Node, dst netip.Addr) {
 				n.Via(netip.PrefixFrom(dst, dst.BitLen()), second.Facing(n, dst))

@@ -16,6 +16,7 @@ import (
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/linux"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
@@ -47,9 +48,7 @@ func ipvsadmNumbers(t *testing.T, node *netlab.Node, numbers int, args ...string
 		var all []uint64
 		for _, s := range f[len(f)-numbers:] {
 			n, err := strconv.ParseUint(s, 10, 64)
-			if err != nil {
-				t.Fatalf("%q: %v", line, err)
-			}
+			must.Succeed(t, err, "%q", line)
 			all = append(all, n)
 		}
 		out[name] = all
@@ -235,9 +234,7 @@ func TestStatisticsWhileServicesComeAndGo(t *testing.T) {
 	stop()
 	reader.Wait()
 	t.Logf("%d readings, it was in %d", readings, seen)
-	if seen < readings/2 {
-		t.Errorf("the frontend that stayed was in %d of %d readings", seen, readings)
-	}
+	expect.AtLeast(t, seen, readings/2, "the frontend that stayed was in %d of %d readings", seen, readings)
 }
 
 // Services of another network namespace make the kernel leave some of ours out of its table.

@@ -31,18 +31,14 @@ func TestTunnelDevice(t *testing.T) {
 	do := func(what string, f func() error) {
 		t.Helper()
 		node.Do(func() {
-			if err := f(); err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
+			expect.Succeed(t, f(), what)
 		})
 	}
 	wants := func(when string, want map[netip.Addr]bool) {
 		t.Helper()
 		do(when, func() error {
 			have, err := tun.Read()
-			if !maps.Equal(have, want) {
-				t.Errorf("%s: %v, want %v", when, have, want)
-			}
+			expect.True(t, maps.Equal(have, want), "%s: %v, want %v", when, have, want)
 			return err
 		})
 	}

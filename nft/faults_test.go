@@ -92,8 +92,7 @@ func withLastRefused(b []byte) []byte {
 // Slow: traffic is asked for in each of many faults, and after them.
 func TestFailedTransactions(t *testing.T) {
 	f := newFaulty(t)
-	held, err := f.Client.Dial("tcp", f.stays.Key.AddrPort())
-	must.Succeed(t, err)
+	held := must.Get(f.Client.Dial("tcp", f.stays.Key.AddrPort()))(t)
 	failing := func(err error) fault {
 		return func(b []byte, _ func([]byte) error) (error, bool) { return err, isTransaction(b) }
 	}

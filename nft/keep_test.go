@@ -2,18 +2,12 @@ package nft
 
 import (
 	"encoding/binary"
-	"errors"
 	"net"
 	"net/netip"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/ironvip/ironvip/internal/netlink"
-	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
@@ -31,46 +25,9 @@ func TestStartKeepsServicesOfAChangedTable(t *testing.T) {
 	w.run("nft flush chain inet ironvip_nft arriving")
 	w.planeIn = newPlane(t, w.Director)
 	w.Put(t, updateOf{Key: f.Key, Old: &f, New: &f, Repair: true})
-	if got := w.asks(w.Client, g.Key, 80, 2); got["backend2"] != 2 {
-		t.Errorf("%v", got)
-	}
+	got := w.asks(w.Client, g.Key, 80, 2)
+	expect.Equal(t, got["backend2"], 2, got)
 	w.check(w.planeIn)
-}
-
-// An address goes before its rules.
-func TestAddressGoesFirst(t *testing.T) {
-	w := newWorld(t)
-	f := frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)...)
-	w.set(f)
-	var n atomic.Uint64
-	w.fw = filter.Of(newLayout(strings.Repeat("x", 300), w.opt.Mark), &n) // the kernel refuses this name
-	if err := w.Apply(t.Context(), []updateOf{{Key: f.Key, Old: &f}}); err == nil {
-		t.Fatal("the rules have changed")
-	}
-	if out := w.run("ip route show table local dev ironvip0"); strings.Contains(out, "10.96.0.1 ") {
-		t.Errorf("the address outlasts its rules: %s", out)
-	}
-}
-
-// The table guards an address that can't be removed, until it goes.
-func TestGuardOfAnAddressThatStays(t *testing.T) {
-	w := newWorld(t)
-	f := frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)...)
-	w.set(f)
-	own := w.Director.Serve("tcp", netip.MustParseAddrPort("0.0.0.0:0"))
-	w.Faults = func(b []byte, write bool, send func([]byte) error) error {
-		if h, _, _, _ := netlink.NextMessage(b); write && h.Type == unix.RTM_DELROUTE {
-			return unix.ENOBUFS
-		}
-		return send(b)
-	}
-	batch := []updateOf{{Key: f.Key, Old: &f}}
-	must.Succeed(t, w.Apply(t.Context(), batch))
-	expect.True(t, errors.Is(batch[0].Err, unix.ENOBUFS), "the removal: %v", batch[0].Err)
-	w.refused(w.Client, "tcp", netip.AddrPortFrom(f.Key.Addr, own.Port()))
-	w.check(w.planeIn)
-	w.Faults = nil
-	w.remove(f.Key)
 }
 
 // A resync deletes the chains of classes that no service has, and their verdicts. A service may take such a class again at

@@ -245,9 +245,8 @@ func (w *world) nft(commands string) {
 	w.Director.Do(func() {
 		c := exec.Command(need.Program(w.t, "nft"), "-f", "-")
 		c.Stdin = strings.NewReader(commands)
-		if out, err := c.CombinedOutput(); err != nil {
-			w.t.Fatalf("%v: %.1000s", err, out)
-		}
+		out, err := c.CombinedOutput()
+		must.Succeed(w.t, err, "%v: %.1000s", err, out)
 	})
 }
 
@@ -406,8 +405,6 @@ func TestListConnections(t *testing.T) {
 		got = list(all, 0)
 		return len(got) == 7 && slices.Equal(got, want)
 	}, func() any { return fmt.Sprintf("%q, want %q", got, want) })
-	if one := list(func(k vip.FrontendKey) bool { return k == g.Key }, 0); len(one) != 2 {
-		t.Errorf("of one service: %q", one)
-	}
+	expect.Len(t, list(func(k vip.FrontendKey) bool { return k == g.Key }, 0), 2, "of one service")
 	expect.Len(t, list(all, 1), 1, "one")
 }

@@ -190,9 +190,7 @@ func TestStormOnKernel(t *testing.T) {
 			all = append(all, &want[i])
 		}
 		p.Create(t, all...)
-		if diff := cmp.Diff(meaning(t, fresh), meaning(t, lab.Director)); diff != "" {
-			t.Errorf("the table (-new +actual):\n%s", diff)
-		}
+		expect.NoDiff(t, cmp.Diff(meaning(t, fresh), meaning(t, lab.Director)), "the table (-new +actual)")
 		fresh.For(t).Run("nft", "delete", "table", "inet", DefaultTable)
 		fresh.For(t).Run("ip", "link", "del", DefaultDevice)
 		open(t, lab.Director).Wants(t, all...)

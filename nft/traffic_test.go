@@ -2,7 +2,6 @@ package nft
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -115,9 +114,8 @@ func at(name string) int { return int(name[len(name)-1] - '1') }
 
 func (w *world) refused(from *netlab.Node, network string, at netip.AddrPort) {
 	w.t.Helper()
-	if a, err := from.Ask(network, at); !errors.Is(err, syscall.ECONNREFUSED) {
-		w.t.Errorf("%s: %v, %v, want a refusal", at, a, err)
-	}
+	a, err := from.Ask(network, at)
+	expect.Is(w.t, err, syscall.ECONNREFUSED, "%s: %v, %v, want a refusal", at, a, err)
 }
 
 // near reports whether n of all choices is what chance allows for a probability: six standard deviations, which fails
@@ -298,9 +296,8 @@ func TestNodePort(t *testing.T) {
 	f := frontend(w.Director.Addr4.String(), 30080, vip.TCP, w.servers("tcp", false, 0)...)
 	f.Kind = vip.OnHost
 	w.set(f)
-	if got := w.asks(w.Client, f.Key, 30080, 100); !near(got["backend1"], 100, 0.5) {
-		t.Errorf("%v", got)
-	}
+	got := w.asks(w.Client, f.Key, 30080, 100)
+	expect.True(t, near(got["backend1"], 100, 0.5), "%v", got)
 	w.asks(w.Director, f.Key, 30080, 2)
 	taken := f
 	taken.Key.Port = w.Director.Serve("tcp", netip.AddrPortFrom(w.Director.Addr4, 0)).Port()
@@ -400,9 +397,8 @@ func TestRestartWithoutContent(t *testing.T) {
 		}
 		again.Put(t, updateOf{Key: f.Key, New: &f})
 		w.check(again)
-		if got := w.asks(w.Backends[0], f.Key, 30080, 2); got["backend1"] != 2 {
-			t.Errorf("%s: a backend as its own client: %v", cmd, got)
-		}
+		got := w.asks(w.Backends[0], f.Key, 30080, 2)
+		expect.Equal(t, got["backend1"], 2, "%s: a backend as its own client: %v", cmd, got)
 	}
 }
 
@@ -455,9 +451,8 @@ func TestCostOfAChange(t *testing.T) {
 		c.change(&next)
 		before := w.Stats().NFTMessages
 		w.Put(t, updateOf{Key: next.Key, Old: &now, New: &next})
-		if n := w.Stats().NFTMessages - before; n > c.most {
-			t.Errorf("%s cost %d messages, want at most %d", c.name, n, c.most)
-		}
+		n := w.Stats().NFTMessages - before
+		expect.AtMost(t, n, c.most, "%s cost %d messages, want at most", c.name, n)
 		now = next
 	}
 }
@@ -468,19 +463,5 @@ func TestConnectionsOfNobody(t *testing.T) {
 	n, err := w.Connections(context.Background(), frontend("10.96.0.1", 80, vip.TCP).Key)
 	if err != nil || len(n) != 0 {
 		t.Errorf("%v, %v", n, err)
-	}
-}
-
-// A host without IPv6 says which setting that is, and what to do.
-func TestWithoutIPv6(t *testing.T) {
-	w := newWorld(t)
-	w.Director.Sysctl("ipv6/conf/all/disable_ipv6", "1")
-	w.Director.Sysctl("ipv6/conf/default/disable_ipv6", "1")
-	f := frontend("fd96::1", 80, vip.TCP, vip.Endpoint{Addr: netip.MustParseAddrPort("[fd77:1::2]:80"), Weight: 1})
-	batch := []updateOf{{Key: f.Key, New: &f}}
-	must.Succeed(t, w.Apply(t.Context(), batch))
-	var problem vip.Problem
-	if !errors.As(batch[0].Err, &problem) || !strings.Contains(problem.Message, "disable_ipv6 is 1") || !strings.Contains(problem.Hint, "sysctl -w net.ipv6.conf.all.disable_ipv6=0") {
-		t.Errorf("%v, hint %q", batch[0].Err, problem.Hint)
 	}
 }

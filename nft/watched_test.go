@@ -18,7 +18,6 @@ import (
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
-	"github.com/ironvip/ironvip/test/planetest"
 	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -193,26 +192,4 @@ func TestLargeTransactionsMakeNoEvents(t *testing.T) {
 		t.Error("own transactions are seen")
 	default:
 	}
-}
-
-// When another program deletes many addresses, all of them are repaired. How many repairs that takes depends on how many
-// are gone when the loop looks: the program deletes one after the other, and those that have returned as well.
-func TestManyAddressesAreRepaired(t *testing.T) {
-	need.Root(t)
-	need.Program(t, "ip")
-	lab := netlab.New(t)
-	p := newPlane(t, lab.Director)
-	var all []*vip.Frontend
-	var values []vip.Frontend
-	for i := range 40 {
-		f := frontend(fmt.Sprintf("10.96.0.%d", i+1), 80, vip.TCP, vip.Endpoint{Addr: backendAt(1), Weight: 1})
-		all, values = append(all, &f), append(values, f)
-	}
-	l := planetest.NewLoop(t, p, -1, all...)
-	l.Wait(l.Unapplied)
-	before := l.Stats().DriftRepairs
-	lab.Director.Run("ip", "route", "flush", "table", "local", "dev", "ironvip0")
-	wait.For(t, "the repair", func() error { return p.whole(t.Context(), values) })
-	expect.True(t, l.Stats().DriftRepairs > before, "no repair is counted")
-	l.Stop()
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -61,13 +62,11 @@ func TestAllocatorReceivesWhatIsRequested(t *testing.T) {
 					change(&s)
 					for _, want := range []int{asks, 0} { // the second time nothing has changed
 						w.put(s)
-						if got := len(w.allocator.asked()); got != want {
-							t.Errorf("asked %d times, want %d", got, want)
-						}
+						got := len(w.allocator.asked())
+						expect.Equal(t, got, want, "asked %d times", got)
 						_, rev, _ := w.Services.Get(s.Key)
-						if row, _, _ := w.Compiled.Get(s.Key); row.ServiceRev != rev {
-							t.Errorf("revision %d is compiled, want %d", row.ServiceRev, rev)
-						}
+						row, _, _ := w.Compiled.Get(s.Key)
+						expect.Equal(t, row.ServiceRev, rev, "revision %d is compiled", row.ServiceRev)
 					}
 				})
 			})
@@ -83,9 +82,8 @@ func TestAllocatorIsAskedAgain(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		expect := func(when string, asks int) {
 			t.Helper()
-			if got := len(w.allocator.asked()); got != asks {
-				t.Errorf("%s: asked %d times, want %d", when, got, asks)
-			}
+			got := len(w.allocator.asked())
+			expect.Equal(t, got, asks, "%s: asked %d times", when, got)
 		}
 		taken := service("a", nil, func(s *vip.Service) { s.VIPs = addrs("192.0.2.60") })
 		w.put(service("other", nil, func(s *vip.Service) { s.VIPs = addrs("192.0.2.60") }), service("a", nil))
@@ -121,9 +119,7 @@ func TestRecalledServiceIsAskedForAgain(t *testing.T) {
 			t.Errorf("asked for %v", got)
 		}
 		w.put()
-		if got := w.allocator.asked(); len(got) != 0 {
-			t.Errorf("asked again for %v", got)
-		}
+		expect.Empty(t, w.allocator.asked(), "asked again for")
 	})
 }
 
@@ -135,9 +131,7 @@ func TestServiceThatWaitsForAnotherHost(t *testing.T) {
 		w.allocator.set(func(a *fakeAllocator) { a.others = map[vip.ServiceKey]bool{key("a"): true, key("kept"): true} })
 		w.put(service("a", []string{"10.0.0.1"}), service("kept", nil, func(s *vip.Service) { s.VIPs = addrs("192.0.2.50") }))
 		w.expect("192.0.2.1:80/tcp kept:")
-		if got := w.problems("a"); !slices.Equal(got, []string{vip.CodeWaiting}) {
-			t.Errorf("problems %v", got)
-		}
+		expect.SameList(t, w.problems("a"), []string{vip.CodeWaiting}, "problems")
 		waited := make(chan []vip.Problem, 1)
 		_, rev, _ := w.Services.Get(key("a"))
 		go func() {
@@ -170,18 +164,14 @@ func TestWaitingServiceGetsWhatBecomesFree(t *testing.T) {
 		w.allocator.set(func(a *fakeAllocator) { a.capacity = 1 })
 		w.put(service("a", nil), service("b", nil), service("c", nil))
 		w.expect("192.0.2.1:80/tcp a:")
-		if got := w.problems("b"); !slices.Equal(got, []string{vip.CodePoolFull}) {
-			t.Errorf("b has problems %v", got)
-		}
+		expect.SameList(t, w.problems("b"), []string{vip.CodePoolFull}, "b has problems")
 		w.allocator.asked()
 		w.remove("a")
 		w.expect("192.0.2.2:80/tcp b:") // the one that waited longest
 		if got := w.allocator.asked(); len(got) != 1 || !slices.Equal(got[0], []vip.ServiceKey{key("b"), key("c")}) {
 			t.Errorf("asked for %v, want the waiting ones in their order", got)
 		}
-		if got := w.problems("b"); len(got) != 0 {
-			t.Errorf("b still has problems %v", got)
-		}
+		expect.Empty(t, w.problems("b"), "b still has problems")
 	})
 }
 
@@ -190,9 +180,7 @@ func TestUpdateWithProblemsKeepsFormerAddress(t *testing.T) {
 		w.put(service("a", nil), service("b", []string{"10.0.0.1"}))
 		w.put(service("b", []string{"10.0.0.2"}, on("", "192.0.2.1")))
 		w.expect("192.0.2.1:80/tcp a:", "192.0.2.2:80/tcp b: 10.0.0.1:80*0@1m0s 10.0.0.2:80*1")
-		if got := w.problems("b"); !slices.Equal(got, []string{vip.CodeAddressTaken}) {
-			t.Errorf("b has problems %v", got)
-		}
+		expect.SameList(t, w.problems("b"), []string{vip.CodeAddressTaken}, "b has problems")
 		row, _, _ := w.Compiled.Get(key("b"))
 		if row.Problems[0].Service != "b" {
 			t.Errorf("problem %+v names no service", row.Problems[0])
@@ -210,9 +198,7 @@ func TestStoreDownKeepsWhatThereIs(t *testing.T) {
 		w.remove("gone")                                                                                 // can't be released
 		w.expect("192.0.2.1:80/tcp a: 10.0.0.1:80*0@1m0s 10.0.0.2:80*1")
 		for _, name := range []string{"new", "a"} {
-			if got := w.problems(name); !slices.Equal(got, []string{vip.CodeStore}) {
-				t.Errorf("%s has problems %v", name, got)
-			}
+			expect.SameList(t, w.problems(name), []string{vip.CodeStore}, "%s has problems", name)
 		}
 		row, _, _ := w.Compiled.Get(key("a"))
 		if _, rev, _ := w.Services.Get(key("a")); row.ServiceRev != rev {
@@ -227,9 +213,7 @@ func TestStoreDownKeepsWhatThereIs(t *testing.T) {
 		w.allocator.set(func(a *fakeAllocator) { a.down = false })
 		w.pass(10 * time.Second)
 		released, _, _ := w.allocator.received()
-		if !slices.Equal(released, []string{"gone 1m0s"}) {
-			t.Errorf("released %v", released)
-		}
+		expect.SameList(t, released, []string{"gone 1m0s"}, "released")
 		w.pass(time.Minute)
 		w.expect("192.0.2.3:80/tcp new:", "192.0.2.50:80/tcp a: 10.0.0.2:80*1")
 		var kinds []string
@@ -239,14 +223,10 @@ func TestStoreDownKeepsWhatThereIs(t *testing.T) {
 				kinds = append(kinds, e.Kind)
 			}
 		}
-		if !slices.Equal(kinds, []string{"lease_store_down", "lease_store_up"}) {
-			t.Errorf("events %v", kinds)
-		}
+		expect.SameList(t, kinds, []string{"lease_store_down", "lease_store_up"}, "events")
 		w.allocator.asked()
 		w.pass(time.Hour)
-		if got := w.allocator.asked(); len(got) != 0 {
-			t.Errorf("still trying: %v", got)
-		}
+		expect.Empty(t, w.allocator.asked(), "still trying")
 	})
 }
 
@@ -259,15 +239,11 @@ func TestSlowStoreIsNotDown(t *testing.T) {
 		}
 		w.pass(3 * time.Second)
 		for i := range 40 {
-			if got := w.problems(fmt.Sprintf("s%d", i)); len(got) > 0 {
-				t.Errorf("s%d has problems %v", i, got)
-			}
+			expect.Empty(t, w.problems(fmt.Sprintf("s%d", i)), "s%d has problems", i)
 		}
 		events, _ := w.events.Since(0)
 		for _, e := range events {
-			if e.Kind == "lease_store_down" {
-				t.Errorf("event %+v", e)
-			}
+			expect.True(t, e.Kind != "lease_store_down", "event %+v", e)
 		}
 	})
 }
@@ -282,9 +258,7 @@ func TestReleasesThatWaited(t *testing.T) {
 		}
 		w.put()
 		// Three if the feed has all of them at once; the stage may run meanwhile.
-		if n := w.allocator.releases; n > 120 {
-			t.Errorf("%d commits for 1,200 deletions", n)
-		}
+		expect.AtMost(t, w.allocator.releases, 120, "commits for 1,200 deletions")
 		w.allocator.set(func(a *fakeAllocator) { a.down, a.stuck, a.releases = false, key("s5"), 0 })
 		w.pass(10 * time.Second)
 		released, _, _ := w.allocator.received()
@@ -341,9 +315,7 @@ func TestHostUnknownForLong(t *testing.T) {
 		statesKnown()
 		w.put(service("a", nil))
 		w.pass(hostWait - time.Millisecond)
-		if w.Allocations.Len() != 0 {
-			t.Error("allocated without waiting for the host")
-		}
+		expect.Equal(t, w.Allocations.Len(), 0, "allocated without waiting for the host")
 		if table.IsClosed(w.Frontends.Ready()) {
 			t.Error("frontends are complete without waiting for the host's node ports")
 		}

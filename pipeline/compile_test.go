@@ -10,6 +10,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -18,13 +19,9 @@ func TestOneBackendChangesOneRowPerPort(t *testing.T) {
 		w.put(service("web", []string{"10.0.0.1"}, port(443)), service("db", []string{"10.0.0.9"}))
 		w.changedRows()
 		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}, port(443)))
-		if n := w.changedRows(); n != 2 {
-			t.Errorf("%d frontends changed, want one for each of 2 ports", n)
-		}
+		expect.Equal(t, w.changedRows(), 2, "frontends changed, want one for each of 2 ports")
 		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}, port(443), func(s *vip.Service) { s.Origin = "elsewhere" }))
-		if n := w.changedRows(); n != 0 {
-			t.Errorf("%d frontends changed by something that no dataplane sees", n)
-		}
+		expect.Equal(t, w.changedRows(), 0, "frontends changed by something that no dataplane sees")
 	})
 }
 
@@ -39,9 +36,7 @@ func TestOperatorsWordTouchesOneService(t *testing.T) {
 		w.Overrides.Delete(backend)
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.2:80/tcp db: 10.0.0.1:80*1")
-		if n := w.changedRows(); n != 1 {
-			t.Errorf("%d frontends changed, want 1", n)
-		}
+		expect.Equal(t, w.changedRows(), 1, "frontends changed")
 		w.Overrides.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("nobody")}, State: vip.Maint})
 		w.put()
 	})
@@ -61,9 +56,7 @@ func TestNodeAddressComesAndGoes(t *testing.T) {
 		w.put()
 		w.expect("10.9.0.1:30080/tcp web: 10.0.0.1:80*0@1m0s", "10.9.0.2:30080/tcp web: 10.0.0.1:80*1",
 			"192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
-		if n := w.changedRows(); n != 2 {
-			t.Errorf("%d frontends changed, want the two node ports", n)
-		}
+		expect.Equal(t, w.changedRows(), 2, "frontends changed, want the two node ports")
 
 		w.Host.Set(hostAddrs("10.9.0.1/24"))
 		w.put()
@@ -75,9 +68,8 @@ func TestNodeAddressComesAndGoes(t *testing.T) {
 		w.pass(service("web", nil).DrainTimeout)
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
 		w.stop()
-		if n := len(w.compiler.hosted); n != 0 {
-			t.Errorf("%d services are compiled for every change of the host though none has a node port", n)
-		}
+		n := len(w.compiler.hosted)
+		expect.Equal(t, n, 0, "services are compiled for every change of the host though none has a node port")
 	})
 }
 
@@ -94,14 +86,11 @@ func TestUnsupportedIsReported(t *testing.T) {
 		inWorld(t, func(t *testing.T, w *world) {
 			w.put(service("web", []string{"10.0.0.1"}, tc.change))
 			w.expect(tc.want...)
-			if got := w.problems("web"); !slices.Equal(got, []string{tc.code}) {
-				t.Errorf("%s: problems %v", name, got)
-			}
+			expect.SameList(t, w.problems("web"), []string{tc.code}, "%s: problems", name)
 			w.put(service("web", []string{"10.0.0.1"}))
 			w.expect(served)
-			if got := w.problems("web"); len(got) > 0 {
-				t.Errorf("%s: problems %v after the request has gone", name, got)
-			}
+			got := w.problems("web")
+			expect.Empty(t, got, "%s: problems %v after the request has gone", name, got)
 		})
 	}
 }
@@ -176,9 +165,7 @@ func TestSamePortOnOneAddress(t *testing.T) {
 		}
 		w.remove("a")
 		w.expect("192.0.2.99:80/tcp b: 10.0.0.1:80*0@1m0s 10.0.0.2:80*1", "192.0.2.99:443/tcp b: 10.0.0.2:443*1")
-		if got := w.problems("b"); len(got) != 0 {
-			t.Errorf("b still has problems %v", got)
-		}
+		expect.Empty(t, w.problems("b"), "b still has problems")
 		w.pass(a.DrainTimeout)
 		w.expect("192.0.2.99:80/tcp b: 10.0.0.2:80*1", "192.0.2.99:443/tcp b: 10.0.0.2:443*1")
 		w.stop()
@@ -211,9 +198,7 @@ func TestLoserIsCompiledWhenTheWinnerGoes(t *testing.T) {
 		}
 		w.pass(time.Minute)
 		w.expect("192.0.2.1:80/tcp a: 10.0.0.1:80*1")
-		if got := w.problems("b"); !slices.Equal(got, []string{vip.CodePortTaken}) {
-			t.Errorf("b has problems %v", got)
-		}
+		expect.SameList(t, w.problems("b"), []string{vip.CodePortTaken}, "b has problems")
 		w.remove("a")
 		w.pass(time.Minute)
 		w.expect("192.0.2.1:80/tcp b: 10.0.0.2:80*1")
@@ -256,12 +241,8 @@ func TestAllocatorsWordDecidesWhoHasAPort(t *testing.T) {
 		w.allocator.reconfigure() // so that a is requested again
 		w.put()
 		w.expect("192.0.2.99:80/tcp b: 10.0.0.1:80*0@1m0s 10.0.0.2:80*1 10.0.0.3:80*0@1m0s")
-		if got := w.problems("a"); !slices.Equal(got, []string{vip.CodePortTaken, vip.CodePortTaken}) {
-			t.Errorf("a has problems %v", got)
-		}
-		if got := w.problems("b"); len(got) != 0 {
-			t.Errorf("b has problems %v", got)
-		}
+		expect.SameList(t, w.problems("a"), []string{vip.CodePortTaken, vip.CodePortTaken}, "a has problems")
+		expect.Empty(t, w.problems("b"), "b has problems")
 	})
 }
 
@@ -292,9 +273,7 @@ func TestAllocatorsWordIsOfSinglePorts(t *testing.T) {
 			for _, f := range sortedFrontends(w.Frontends) {
 				got = append(got, fmt.Sprintf("%d %s", f.Key.Port, f.Service))
 			}
-			if !slices.Equal(got, tc.want) {
-				t.Errorf("%s: frontends %v, want %v", name, got, tc.want)
-			}
+			expect.SameList(t, got, tc.want, "%s: frontends", name)
 		})
 	}
 }
@@ -306,39 +285,30 @@ func TestNotReadyBeforeEveryInput(t *testing.T) {
 		expectReady := func(when string, want bool) {
 			t.Helper()
 			w.put()
-			if got := table.IsClosed(w.Frontends.Ready()) && table.IsClosed(w.Compiled.Ready()); got != want {
-				t.Errorf("%s: ready is %t", when, got)
-			}
+			got := table.IsClosed(w.Frontends.Ready()) && table.IsClosed(w.Compiled.Ready())
+			expect.Equal(t, got, want, "%s: ready", when)
 		}
 		w.put(service("web", []string{"10.0.0.1"}))
 		expectReady("nothing known", false)
-		if w.Allocations.Len() != 0 {
-			t.Error("an address was given out before the host's own were known")
-		}
+		expect.Equal(t, w.Allocations.Len(), 0, "an address was given out before the host's own were known")
 		w.Host.Set(hostAddrs("10.9.0.1/24"))
 		hostKnown()
 		expectReady("host known", false)
-		if w.Frontends.Len() != 0 {
-			t.Error("a backend was exposed before the operator's words were known")
-		}
+		expect.Equal(t, w.Frontends.Len(), 0, "a backend was exposed before the operator's words were known")
 		statesKnown()
 		expectReady("operator's words known", false)
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
-		if _, settled, _ := w.allocator.received(); settled != nil {
-			t.Error("the allocator received that services are settled")
-		}
+		_, settled, _ := w.allocator.received()
+		expect.True(t, settled == nil, "the allocator received that services are settled")
 		w.pass(2 * hostWait) // the sources take their time
 		sourcesSynced()
 		expectReady("services known", true)
-		if events, _ := w.events.Since(0); len(events) != 0 {
-			t.Errorf("events %+v of a host that was known in time", events)
-		}
+		events, _ := w.events.Since(0)
+		expect.Empty(t, events, "events %+v of a host that was known in time", events)
 		_, known, host := w.allocator.received()
 		if known == nil || !known(key("web")) || known(key("db")) {
 			t.Error("the allocator did not receive which services are known")
 		}
-		if len(host.Addrs) != 1 {
-			t.Error("the allocator did not receive the host's addresses")
-		}
+		expect.Equal(t, len(host.Addrs), 1, "the allocator did not receive the host's addresses")
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -20,9 +22,8 @@ func settledWorld(t *testing.T, n int, scenario func(w *world)) {
 			w.Services.Set(s)
 		}
 		w.run().put()
-		if got := len(w.plane.Have()); got != n {
-			t.Fatalf("%d frontends for %d services", got, n)
-		}
+		got := len(w.plane.Have())
+		must.Equal(t, got, n, "%d frontends for %d services", got, n)
 		scenario(w)
 		w.stop()
 	})
@@ -96,12 +97,9 @@ func TestMassDrain(t *testing.T) {
 		}
 		w.put()
 		w.pass(10 * time.Second)
-		if n := w.conns.count(); n != 10_000 {
-			t.Errorf("asked %d times about 1,000 frontends in 10 s, want 10,000", n)
-		}
-		if n := w.changedRows(); n != 1000 {
-			t.Errorf("%d rows changed for 1,000 frontends that begin to leave", n)
-		}
+		n := w.conns.count()
+		expect.Equal(t, n, 10_000, "asked %d times about 1,000 frontends in 10 s, want 10,000", n)
+		expect.Equal(t, w.changedRows(), 1000, "rows changed for 1,000 frontends that begin to leave")
 		stored, began := w.store.has()
 		w.pass(50 * time.Second)
 		w.expect()
@@ -136,16 +134,12 @@ func TestMassDrainWithManyDeadlines(t *testing.T) {
 					c.drains.advance()
 				}
 			}) / float64(n)
-			if n := w.Frontends.Len(); n != 0 {
-				t.Errorf("%d frontends stay", n)
-			}
+			expect.Equal(t, w.Frontends.Len(), 0, "frontends stay")
 			c.drains.timer.Stop()
 		})
 		return each
 	}
 	few, many := cost(50), cost(1000)
 	t.Logf("%v allocations a frontend among 50, %v among 1,000", few, many)
-	if many > 1.5*few {
-		t.Errorf("%v allocations a frontend among 50 that leave, %v among 1,000", few, many)
-	}
+	expect.AtMost(t, many, 1.5*few, "%v allocations a frontend among 50 that leave, %v among 1,000", few, many)
 }

@@ -3,16 +3,23 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -45,9 +52,7 @@ func TestRemovedBackendDrains(t *testing.T) {
 		w.changedRows()
 		w.pass(time.Second)
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.3:80*1")
-		if n := w.changedRows(); n != 1 {
-			t.Errorf("%d changes for one end of a drain", n)
-		}
+		expect.Equal(t, w.changedRows(), 1, "changes for one end of a drain")
 		if events, _ := w.events.Since(0); len(events) != 1 || events[0].Kind != "backend_drained" || events[0].Service != "web" {
 			t.Errorf("events %+v", events)
 		}
@@ -59,13 +64,10 @@ func TestDeletedServiceDrainsThenIsGone(t *testing.T) {
 		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}), service("db", nil))
 		w.remove("web", "db")
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*0@1m0s 10.0.0.2:80*0@1m0s")
-		if n := w.Compiled.Len() + w.Allocations.Len(); n != 0 {
-			t.Errorf("%d rows of deleted services", n)
-		}
+		expect.Equal(t, w.Compiled.Len()+w.Allocations.Len(), 0, "rows of deleted services")
 		released, _, _ := w.allocator.received()
-		if want := []string{"web 1m0s", "db 1m0s"}; !slices.Equal(released, want) {
-			t.Errorf("released %v, want %v: cooling must outlast the drain", released, want)
-		}
+		want := []string{"web 1m0s", "db 1m0s"}
+		expect.SameList(t, released, want, "released %v, want %v: cooling must outlast the drain", released, want)
 		w.pass(time.Minute)
 		w.expect()
 	})
@@ -73,9 +75,8 @@ func TestDeletedServiceDrainsThenIsGone(t *testing.T) {
 
 func TestNothingLeavesLaterWithoutATimeout(t *testing.T) {
 	f := vip.Frontend{Key: vip.FrontendKey{Protocol: vip.TCP}}
-	if left := withLeaving(&f, []vip.Endpoint{{Weight: 1}}, vip.InstantOf(time.Now())); len(left) != 0 {
-		t.Errorf("%v is first put into a row and then taken out", left)
-	}
+	left := withLeaving(&f, []vip.Endpoint{{Weight: 1}}, vip.InstantOf(time.Now()))
+	expect.Empty(t, left, "is first put into a row and then taken out")
 }
 
 func TestIdleBackendLeavesEarly(t *testing.T) {
@@ -162,9 +163,7 @@ func TestNoQuestionBeforeTheDataplaneHasTheRow(t *testing.T) {
 			{reconcile.AppliedFrontend{Tried: row(rev)}, 1},
 		} {
 			w.Applied.Set(tc.applied)
-			if got := c.drains.questions(); len(got) != tc.want {
-				t.Errorf("%+v, row %d: questions %+v", tc.applied, rev, got)
-			}
+			expect.Len(t, c.drains.questions(), tc.want, "%+v, row %d: questions", tc.applied, rev)
 		}
 	})
 }
@@ -175,9 +174,8 @@ func TestUnreadableConnectionsLeaveItToTheDeadline(t *testing.T) {
 		w.put(service("web", []string{"10.0.0.1"}))
 		w.pass(59 * time.Second)
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0@1s")
-		if n := w.conns.count(); n < 50 {
-			t.Errorf("asked %d times in 59 s", n)
-		}
+		n := w.conns.count()
+		expect.AtLeast(t, n, 50, "asked %d times in 59 s", n)
 		w.pass(time.Second)
 		w.expect(web1)
 	})
@@ -217,18 +215,15 @@ func TestDrainSurvivesRestart(t *testing.T) {
 		synced := again.Services.Initializer()
 		again.run()
 		synctest.Wait()
-		if n := again.Frontends.Len(); n != 0 {
-			t.Errorf("%d frontends before anything is known: restored alone, they would take the others' place", n)
-		}
+		n := again.Frontends.Len()
+		expect.Equal(t, n, 0, "frontends before anything is known: restored alone, they would take the others' place")
 		again.put(service("web", []string{"10.0.0.1"}))
 		have := again.plane.Have()
 		if got := showFrontend(have[vip.FrontendKey{Addr: addrs("192.0.2.1")[0], Port: 80, Protocol: vip.TCP}]); got !=
 			"192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0@20s" {
 			t.Errorf("after the first compile the dataplane has %s", got)
 		}
-		if len(have) != 3 {
-			t.Errorf("the dataplane has %d frontends: removed before the sources were read", len(have))
-		}
+		expect.Equal(t, len(have), 3, "the dataplane has %d frontends: removed before the sources were read", len(have))
 		synced()
 		again.put()
 		again.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0@20s", "192.0.2.2:80/tcp db: 10.0.0.9:80*0@20s")
@@ -297,15 +292,12 @@ func TestWaitKept(t *testing.T) {
 		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}))
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1 10.0.0.3:80*0@1m0s")
 		wait(time.Second)
-		if values, _ := w.store.has(); len(values) != 1 {
-			t.Errorf("the store has %v", values)
-		}
+		values, _ := w.store.has()
+		expect.Len(t, values, 1, "the store has")
 		w.put(service("web", []string{"10.0.0.1"}))
 		short, cancel := context.WithTimeout(t.Context(), time.Second/2)
 		defer cancel()
-		if err := w.compiler.WaitKept(short); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("half way: %v", err)
-		}
+		expect.Is(t, w.compiler.WaitKept(short), context.DeadlineExceeded, "half way")
 		wait(time.Second / 2)
 		w.store.fail(errFull)
 		w.remove("web")
@@ -322,14 +314,95 @@ func TestManyDrainsOfOneFrontendAreOneWrite(t *testing.T) {
 		}
 		w.put(service("web", all))
 		w.put(service("web", nil))
-		if _, writes := w.store.has(); writes > 2 {
-			t.Errorf("%d durable writes for one frontend", writes)
-		}
+		_, writes := w.store.has()
+		expect.AtMost(t, writes, 2, "durable writes for one frontend")
 		w.changedRows()
 		w.pass(time.Minute)
 		w.expect("192.0.2.1:80/tcp web:")
-		if n := w.changedRows(); n != 1 {
-			t.Errorf("%d rows changed at the end of 100 drains with one deadline", n)
-		}
+		expect.Equal(t, w.changedRows(), 1, "rows changed at the end of 100 drains with one deadline")
+	})
+}
+
+// The agent's parts implement the interfaces of the stages.
+var (
+	_ Allocator  = (*ipam.Allocator)(nil)
+	_ DrainStore = (*store.Bucket[vip.Frontend])(nil)
+)
+
+// A real store returns a drain as it was written, to the nanosecond.
+func TestDrainsInTheRealStore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ironvip.db")
+	db, err := store.Open(path)
+	must.Succeed(t, err)
+	want := vip.Frontend{
+		Key: vip.FrontendKey{Addr: netip.MustParseAddr("2001:db8::1"), Port: 80, LastPort: 89, Protocol: vip.TCP, Audience: vip.InternalClients}, Kind: vip.OnVIP,
+		Service: key("web"), Port: "http", Scheduler: vip.MaglevHash, SchedulerFallback: true, SchedulerPort: true,
+		SourceRanges: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}, Forward: vip.ForwardNAT, Affinity: time.Hour, Masquerade: vip.MasqueradeOwn, DrainTimeout: time.Minute,
+		Relay:    &vip.ProxySettings{ProxyProtocol: vip.ProxyV2, AcceptProxyFrom: []netip.Prefix{netip.MustParsePrefix("2001:db8::/64")}},
+		Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("[2001:db8::2]:80"), Leaving: vip.InstantOf(time.Now().Add(time.Minute))}},
+	}
+	must.Succeed(t, store.NewBucket[vip.Frontend](db, "drains").Put(want.Key.String(), want))
+	must.Succeed(t, db.Close())
+	if db, err = store.Open(path); err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	all, err := store.NewBucket[vip.Frontend](db, "drains").All()
+	if got := all["[2001:db8::1]:80-89/tcp+internal"]; err != nil || len(all) != 1 || !compile.SameFrontend(got, want) {
+		t.Errorf("read %+v, %v; written was %+v", all, err, want)
+	}
+}
+
+// A step of the host's clock after the start neither cuts connections nor keeps them longer.
+func TestDrainsTakeAsLongWhoeverSetsTheClock(t *testing.T) {
+	for _, set := range []time.Duration{time.Hour, -time.Hour, 50 * 365 * 24 * time.Hour, 2 * time.Second} {
+		t.Run(set.String(), func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				web := func(left time.Duration, more string) string {
+					return fmt.Sprintf("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0@%s%s", left, more)
+				}
+				w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}))
+				w.put(service("web", []string{"10.0.0.1"}))
+				w.pass(20 * time.Second)
+				w.setClock(set)
+				w.put(service("web", []string{"10.0.0.1", "10.0.0.3"}))
+				w.expect(web(40*time.Second, " 10.0.0.3:80*1"))
+				w.setClock(-set)
+				w.pass(idlePoll)
+				w.setClock(set)
+				w.pass(idlePoll) // nothing else happens
+				w.expect(web(38*time.Second, " 10.0.0.3:80*1"))
+				if values, _ := w.store.has(); len(values) != 1 || values["192.0.2.1:80/tcp"].Backends[0].Leaving != vip.InstantOf(time.Now().Add(38*time.Second)) {
+					t.Errorf("the store has %v", values)
+				}
+				w.pass(37 * time.Second)
+				w.expect(web(time.Second, " 10.0.0.3:80*1"))
+				w.pass(time.Second)
+				w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.3:80*1")
+				w.expectStored()
+			})
+		})
+	}
+}
+
+// A step of the host's clock has no effect on restored drains that wait for their frontend, either.
+func TestRestoredDrainsTakeAsLongWhoeverSetsTheClock(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil).run()
+		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}))
+		w.put(service("web", []string{"10.0.0.1"}))
+		w.stop()
+		again := newWorld(t, w)
+		ready := again.Services.Initializer()
+		again.run().put()
+		again.pass(20 * time.Second)
+		again.setClock(time.Hour)
+		again.Services.Set(service("web", []string{"10.0.0.1"}))
+		ready()
+		again.put()
+		again.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0@40s")
+		again.pass(40 * time.Second)
+		again.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
+		again.stop()
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -25,14 +26,10 @@ func TestHealthTouchesOneService(t *testing.T) {
 		w.observe("10.0.0.1", vip.Unhealthy)
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*0 10.0.0.2:80*1", "192.0.2.2:80/tcp db: 10.0.0.1:80*1")
-		if n := w.changedRows(); n != 1 {
-			t.Errorf("%d frontends changed, want 1", n)
-		}
+		expect.Equal(t, w.changedRows(), 1, "frontends changed")
 		w.observe("10.0.0.2", vip.Healthy) // as without a row
 		w.put()
-		if n := w.changedRows(); n != 0 {
-			t.Errorf("%d frontends changed by a backend that stays in service", n)
-		}
+		expect.Equal(t, w.changedRows(), 0, "frontends changed by a backend that stays in service")
 		w.observe("10.0.0.1", vip.Healthy)
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.2:80/tcp db: 10.0.0.1:80*1")
@@ -41,9 +38,8 @@ func TestHealthTouchesOneService(t *testing.T) {
 		w.Health.Delete(vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]})
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.2:80/tcp db: 10.0.0.1:80*1")
-		if _, rev, _ := w.Compiled.Get(key("db")); rev != compiledDB {
-			t.Error("the other service was compiled, too")
-		}
+		_, rev, _ := w.Compiled.Get(key("db"))
+		expect.Equal(t, rev, compiledDB, "the other service was compiled, too")
 		w.Health.Set(vip.BackendHealth{Backend: vip.BackendKey{Service: key("nobody")}, Checks: []vip.CheckResult{{Health: vip.Unhealthy}}})
 		w.put()
 	})
@@ -72,9 +68,7 @@ func TestResetRemovesWithoutDrain(t *testing.T) {
 			t.Helper()
 			for _, f := range sortedFrontends(w.Frontends) {
 				for _, e := range f.Backends {
-					if e.Reset {
-						t.Errorf("%s has an endpoint to reset: %s", f.Key, e.Addr)
-					}
+					expect.False(t, e.Reset, "%s has an endpoint to reset: %s", f.Key, e.Addr)
 				}
 			}
 		}
@@ -86,13 +80,9 @@ func TestResetRemovesWithoutDrain(t *testing.T) {
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
 		w.expectStored()
 		noFlag()
-		if n := w.changedRows(); n != 1 {
-			t.Errorf("%d frontends changed, want 1", n)
-		}
+		expect.Equal(t, w.changedRows(), 1, "frontends changed")
 		w.put() // the same again
-		if n := w.changedRows(); n != 0 {
-			t.Errorf("%d frontends changed by nothing", n)
-		}
+		expect.Equal(t, w.changedRows(), 0, "frontends changed by nothing")
 		w.observe("10.0.0.2", vip.Healthy)
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1")
@@ -135,9 +125,8 @@ func TestHealthAfterARestart(t *testing.T) {
 		again.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0")
 		for batch, _ := feed.TryNext(); len(batch) > 0; batch, _ = feed.TryNext() {
 			for i := range batch {
-				if text := showFrontend(batch[i].Value); text != "192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0" {
-					t.Errorf("a row was %s", text)
-				}
+				text := showFrontend(batch[i].Value)
+				expect.Equal(t, text, "192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0", "a row")
 			}
 		}
 		again.stop()

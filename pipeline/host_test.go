@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func TestNodePortAddrs(t *testing.T) {
@@ -28,9 +29,8 @@ func TestNodePortAddrs(t *testing.T) {
 			for _, p := range tc.chosen {
 				chosen = append(chosen, netip.MustParsePrefix(p))
 			}
-			if got := NodePortAddrs(host, chosen); !slices.Equal(got, addrs(tc.want...)) {
-				t.Errorf("got %v, want %v", got, tc.want)
-			}
+			got := NodePortAddrs(host, chosen)
+			expect.SameList(t, got, addrs(tc.want...), "got %v, want %v", got, tc.want)
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ironvip/ironvip/pipeline/pipelinetest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -189,9 +190,7 @@ func TestFrontendsAreWhatTheOracleSays(t *testing.T) {
 					w = restart(t, w)
 				}
 				o.step(w)
-				if diff := cmp.Diff(o.show(), showWorld(w)); diff != "" {
-					t.Fatalf("frontends (-oracle +stage):\n%s", diff)
-				}
+				must.NoDiff(t, cmp.Diff(o.show(), showWorld(w)), "frontends (-oracle +stage)")
 				if k, former := w.former(); former != nil {
 					t.Fatalf("the compiled row of %s keeps a former row of %s", k, former.Value.Key)
 				}

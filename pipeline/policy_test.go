@@ -6,6 +6,7 @@ import (
 
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -22,9 +23,7 @@ func TestLocalFollowsTheHostsAddresses(t *testing.T) {
 		w.Host.Set(hostAddrs("10.9.0.1/24"))
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.9.0.1:80*1", "192.0.2.2:80/tcp named: 10.0.0.1:80*1")
-		if n := w.changedRows(); n != 1 {
-			t.Errorf("%d frontends changed, want 1", n)
-		}
+		expect.Equal(t, w.changedRows(), 1, "frontends changed")
 		w.Host.Set(hostAddrs("10.9.0.7/24"))
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.9.0.1:80*0@1m0s", "192.0.2.2:80/tcp named: 10.0.0.1:80*1")
@@ -35,9 +34,7 @@ func TestLocalFollowsTheHostsAddresses(t *testing.T) {
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.9.0.1:80*1", "192.0.2.2:80/tcp named: 10.0.0.1:80*1")
 		w.stop()
-		if n := len(w.compiler.hosted); n != 1 {
-			t.Errorf("%d services are compiled for every change of the host, want 1", n)
-		}
+		expect.Equal(t, len(w.compiler.hosted), 1, "services are compiled for every change of the host")
 	})
 }
 
@@ -146,9 +143,7 @@ func TestRealServerStage(t *testing.T) {
 		w.Host.Set(hostAddrs("10.9.0.1/24"))
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.9.0.1:80*1")
-		if f := sortedFrontends(w.Frontends)[0]; f.Kind != vip.OnRealServer {
-			t.Errorf("it is %s", f.Kind)
-		}
+		expect.Equal(t, sortedFrontends(w.Frontends)[0].Kind, vip.OnRealServer)
 		w.Overrides.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("web"), Address: addrs("10.9.0.1")[0]}, State: vip.Drain})
 		w.put()
 		if row, _, _ := w.Compiled.Get(key("web")); row.NotHere || len(row.Frontends) != 1 || row.Frontends[0].Value.Refuses() {

@@ -9,6 +9,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -86,9 +88,7 @@ func TestRangeIsWidened(t *testing.T) {
 		w.expect("192.0.2.1:200-300/tcp web: 10.0.0.1:0*1")
 		w.stop()
 		for at, keys := range w.compiler.drains.ranged {
-			if len(keys) != 1 {
-				t.Errorf("known of %v: %v", at, keys)
-			}
+			expect.Len(t, keys, 1, "known of %v", at)
 		}
 		expectOwners(t, w, 1)
 	})
@@ -189,9 +189,7 @@ func TestPortOwnershipOracle(t *testing.T) {
 				got = append(got, fmt.Sprint(r.service, r.first))
 			}
 			slices.Sort(got)
-			if !slices.Equal(want, got) {
-				t.Fatalf("rivals of %s for %s: %v, want %v", name, probe, got, want)
-			}
+			must.SameList(t, got, want, "rivals of %s for %s", name, probe)
 			if want := slices.ContainsFunc(slices.Collect(maps.Keys(oracle)), func(h held) bool { return h.key == probe }); c.held(probe) != want {
 				t.Fatalf("%s is held: %t, want %t", probe, c.held(probe), want)
 			}

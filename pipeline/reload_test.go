@@ -1,8 +1,6 @@
 package pipeline
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -14,6 +12,9 @@ import (
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -52,9 +53,8 @@ func TestAllAreAskedForAgain(t *testing.T) {
 				t.Errorf("%s: %d rows changed though nothing else was granted", name, n)
 			}
 			w.pass(time.Hour)
-			if got := w.allocator.asked(); len(got) != 0 {
-				t.Errorf("%s: asked again: %d batches", name, len(got))
-			}
+			got := w.allocator.asked()
+			expect.Equal(t, len(got), 0, "%s: asked again: %d batches", name, len(got))
 		})
 	}
 }
@@ -81,9 +81,7 @@ func TestNewConfigurationServesTheWaitingFirst(t *testing.T) {
 		for _, batch := range got {
 			asked += len(batch)
 		}
-		if asked > 702 {
-			t.Errorf("asked %d times for 701 services", asked)
-		}
+		expect.AtMost(t, asked, 702, "asked %d times for 701 services", asked)
 	})
 }
 
@@ -101,10 +99,7 @@ func TestRangeAddedByAReload(t *testing.T) {
 			}
 			return ipam.Config{Pools: []ipam.Pool{p}}
 		}
-		allocator, err := ipam.New(t.Context(), store, cfg("10.0.0.0/16"), ipam.Options{Clock: clock})
-		if err != nil {
-			t.Fatal(err)
-		}
+		allocator := must.Get(ipam.New(t.Context(), store, cfg("10.0.0.0/16"), ipam.Options{Clock: clock}))(t)
 		p := New(Options{Tables: NewTables(clock), Allocator: allocator, Plane: reconciletest.NewPlane(), Resync: -1})
 		for i := range n {
 			s := service(fmt.Sprint("s", i), nil)
@@ -112,22 +107,16 @@ func TestRangeAddedByAReload(t *testing.T) {
 		}
 		only4 := service("only4", nil, func(s *vip.Service) { s.Families = vip.FamiliesOf(vip.IPv4) })
 		p.Services.Set(only4)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- p.Run(ctx) }()
+		scope.Go(t, p.Run)
 		synctest.Wait()
 
 		before := map[vip.ServiceKey]netip.Addr{}
 		for k, granted := range p.Allocations.All() {
-			if len(granted.VIPs) != 1 {
-				t.Fatalf("%s has %v", k, granted.VIPs)
-			}
+			must.Len(t, granted.VIPs, 1, "%s has", k)
 			before[k] = granted.VIPs[0]
 		}
 		commits := store.Commits()
-		if problems := allocator.Configure(cfg("10.0.0.0/16", "2001:db8::/64")); len(problems) > 0 {
-			t.Fatal(problems)
-		}
+		must.Empty(t, allocator.Configure(cfg("10.0.0.0/16", "2001:db8::/64")))
 		synctest.Wait()
 		for k, granted := range p.Allocations.All() {
 			want := 2
@@ -138,12 +127,7 @@ func TestRangeAddedByAReload(t *testing.T) {
 				t.Errorf("%s had %s and has %v, with problems %v", k, before[k], granted.VIPs, granted.Problems)
 			}
 		}
-		if got := store.Commits() - commits; got > 2 {
-			t.Errorf("%d commits for %d services", got, n)
-		}
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		got := store.Commits() - commits
+		expect.AtMost(t, got, 2, "%d commits for %d services", got, n)
 	})
 }

@@ -1,13 +1,13 @@
 package pipeline
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -56,9 +56,8 @@ func TestLosersTakeOverInOrder(t *testing.T) {
 	for _, e := range all {
 		kinds = append(kinds, e.Kind+" "+e.Object)
 	}
-	if want := []string{"service_name_taken b", "service_name_taken a", "service_name_freed b", "service_name_freed a"}; !slices.Equal(kinds, want) {
-		t.Errorf("events %q", kinds)
-	}
+	want := []string{"service_name_taken b", "service_name_taken a", "service_name_freed b", "service_name_freed a"}
+	expect.SameList(t, kinds, want, "events")
 }
 
 // [services] is complete once every source's claims are.
@@ -70,13 +69,9 @@ func TestServicesAreReadyWhenAllClaimsAre(t *testing.T) {
 		done = append(done, r.Claims(source).Initializer())
 	}
 	for i, source := range []string{"a", "b"} {
-		if table.IsClosed(services.Ready()) {
-			t.Errorf("ready before %s is", source)
-		}
+		expect.False(t, table.IsClosed(services.Ready()), "ready before %s is", source)
 		done[i]()
 		r.Changed(source, nil)
 	}
-	if !table.IsClosed(services.Ready()) {
-		t.Error("not ready though all claims are")
-	}
+	expect.True(t, table.IsClosed(services.Ready()), "not ready though all claims are")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -66,18 +67,13 @@ func TestSlowStart(t *testing.T) {
 			for step := 1; step < vip.SlowStartSteps; step++ {
 				w.expectShare(step)
 				w.pass(time.Second)
-				if n := w.changedRows(); n != 1 {
-					t.Errorf("step %d changed %d frontends, want 1", step, n)
-				}
+				n := w.changedRows()
+				expect.Equal(t, n, 1, "step %d changed %d frontends, want 1", step, n)
 			}
 			w.expectShare(10)
 			w.pass(time.Hour)
-			if n := w.changedRows(); n != 0 {
-				t.Errorf("%d frontends changed after the end", n)
-			}
-			if n := w.compiler.starts.next.Len(); n != 0 {
-				t.Errorf("%d services wait for a step", n)
-			}
+			expect.Equal(t, w.changedRows(), 0, "frontends changed after the end")
+			expect.Equal(t, w.compiler.starts.next.Len(), 0, "services wait for a step")
 		}
 	})
 }
@@ -110,9 +106,7 @@ func TestStepsOfAServiceAreOneChange(t *testing.T) {
 			changes += w.changedRows()
 			w.pass(250 * time.Millisecond)
 		}
-		if want := 1 + vip.SlowStartSteps - 1; changes != want {
-			t.Errorf("%d changes for the starts, seen at once, and the steps, want %d", changes, want)
-		}
+		expect.Equal(t, changes, 1+vip.SlowStartSteps-1, "changes for the starts, seen at once, and the steps")
 		f := sortedFrontends(w.Frontends)[0]
 		if i := slices.IndexFunc(f.Backends, func(e vip.Endpoint) bool { return e.Weight != 10 || e.Step != 0 }); i >= 0 {
 			t.Errorf("endpoint %d is %+v", i, f.Backends[i])
@@ -147,9 +141,7 @@ func TestSlowStartInterrupted(t *testing.T) {
 		w.expectShare(10)
 		start()
 		w.remove("web")
-		if n := w.compiler.starts.next.Len(); n != 0 {
-			t.Errorf("%d services wait for a step", n)
-		}
+		expect.Equal(t, w.compiler.starts.next.Len(), 0, "services wait for a step")
 		w.put(service("web", twoBackends, slow)) // a new service has no slow start
 		w.pass(time.Minute)
 		w.expect("192.0.2.2:80/tcp web: 10.0.0.1:80*10 10.0.0.2:80*10")

@@ -3,12 +3,13 @@ package pipeline
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -57,12 +58,8 @@ func (w *waiter) expect(t *testing.T, when string, ended bool, codes ...string) 
 	if !ended {
 		return
 	}
-	if w.err != nil {
-		t.Errorf("%s: %v", when, w.err)
-	}
-	if len(w.problems) != len(codes) {
-		t.Fatalf("%s: problems %+v, want %v", when, w.problems, codes)
-	}
+	expect.Succeed(t, w.err, when)
+	must.Len(t, w.problems, len(codes), "%s: problems %+v, want %v", when, w.problems, codes)
 	for i, p := range w.problems {
 		if p.Code != codes[i] || p.Service == "" {
 			t.Errorf("%s: problem %+v, want code %s and a service", when, p, codes[i])
@@ -86,9 +83,7 @@ func TestWaitUntilApplied(t *testing.T) {
 		// A setting that has no effect is applied, and reported.
 		rev = w.Services.Set(service("web", []string{"10.0.0.1"}, func(s *vip.Service) { s.Relay = &vip.ProxySettings{IdleTimeout: time.Minute, MaxQueue: 5} }))
 		w.wait("web", rev).expect(t, "without effect", true)
-		if got := w.problems("web"); !slices.Equal(got, []string{vip.CodeIneffective, vip.CodeIneffective}) {
-			t.Errorf("problems %v", got)
-		}
+		expect.SameList(t, w.problems("web"), []string{vip.CodeIneffective, vip.CodeIneffective}, "problems")
 
 		w.put(service("web", []string{"10.0.0.1"}, port(443)))
 		w.plane.FailKey(sortedFrontends(w.Frontends)[0].Key, errFull)

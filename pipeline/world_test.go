@@ -263,3 +263,16 @@ func portRange(first, last uint16) func(*vip.Service) {
 		s.Ports = []vip.Port{{Name: "range", Protocol: vip.TCP, Port: first, LastPort: last}}
 	}
 }
+
+// inLateWorld runs a scenario in a world whose inputs are not ready until their
+// functions are called.
+func inLateWorld(t *testing.T, scenario func(t *testing.T, w *world, services, host, states func())) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		services, host, states := w.Services.Initializer(), w.Host.Initializer(), w.Overrides.Initializer()
+		w.run()
+		synctest.Wait()
+		scenario(t, w, services, host, states)
+		w.stop()
+	})
+}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ironvip/ironvip/proxy/proxyproto"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/logbuffer"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -176,7 +177,7 @@ func badHeaders(p *bench) map[string]uint64 {
 // A header that is absent, wrong or late ends the connection with a reset, and is counted by its
 // reason. The log has at most one line a second.
 func TestBadHeaders(t *testing.T) {
-	var log syncBuffer
+	var log logbuffer.Buffer
 	start := time.Now()
 	p := newTarget(t, Options{HeaderTimeout: 200 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
@@ -208,9 +209,8 @@ func TestBadHeaders(t *testing.T) {
 	balance(t, key, "").Close()
 	wait.Until(t, "a closed connection is counted", func() bool { return badHeaders(p)["header_absent"] == 1 })
 	want := map[string]uint64{"header_absent": 1, "header_malformed": 2, "header_too_long": 2, "header_truncated": 1, "header_late": 2, "header_checksum": 1}
-	if got := badHeaders(p); !maps.Equal(got, want) {
-		t.Errorf("counted %v, want %v", got, want)
-	}
+	got := badHeaders(p)
+	expect.True(t, maps.Equal(got, want), "counted %v, want %v", got, want)
 	expect.False(t, strings.Contains(log.String(), "i/o timeout"), "the log names the read:\n%s", log.String())
 	if n := strings.Count(log.String(), "msg="); n == 0 || n > 1+int(time.Since(start)/time.Second) {
 		t.Errorf("%d lines in the log:\n%s", n, log.String())

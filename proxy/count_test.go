@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -39,9 +40,7 @@ func TestAConnectionCountsFromTheChoiceOn(t *testing.T) {
 		for i := range 6 {
 			a := front.attempt(netip.AddrPortFrom(testClient(i), 40000), front.backends.Load().service)
 			e, why := a.take()
-			if e == nil {
-				t.Fatal(why)
-			}
+			must.True(t, e != nil, why)
 			asked, chosen = append(asked, a), append(chosen, e)
 		}
 		n := 0
@@ -139,7 +138,5 @@ func TestEveryCountIsGivenBack(t *testing.T) {
 
 func wantNoneOpen(t *testing.T, p *bench, key vip.FrontendKey) {
 	t.Helper()
-	if open, err := p.Connections(context.Background(), key); err != nil || len(open) != 0 {
-		t.Errorf("%v connections counted, %v", open, err)
-	}
+	expect.Empty(t, must.Get(p.Connections(context.Background(), key))(t), "connections counted")
 }

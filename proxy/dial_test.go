@@ -57,9 +57,8 @@ func TestASilentBackendCostsAClientTheDelay(t *testing.T) {
 		if n := w.Failures(passiveKey(key, silent.addr)); n != first || n.Retries == 0 || n.Connects != 0 {
 			t.Errorf("%+v, and %+v after the others", first, n)
 		}
-		if row := w.row(key, silent.addr); row.Health == vip.Ejected {
-			t.Errorf("%+v", row)
-		}
+		row := w.row(key, silent.addr)
+		expect.True(t, row.Health != vip.Ejected, "%+v", row)
 		w.remove(key)
 	})
 }
@@ -90,9 +89,8 @@ func TestASlowBackendIsNotEjected(t *testing.T) {
 		if n := w.Failures(passiveKey(key, slow.addr)); n.Connects != 0 || n.Ejections != 0 {
 			t.Errorf("%+v", n)
 		}
-		if kinds, _ := w.kinds(); len(kinds) != 0 {
-			t.Errorf("events: %v", kinds)
-		}
+		kinds, _ := w.kinds()
+		expect.Empty(t, kinds, "events")
 	})
 }
 
@@ -173,9 +171,7 @@ func TestAffinityWaitsForARepeatedSYN(t *testing.T) {
 	slow.wake(named("slow"))
 	must.Equal(t, who(t, key), "slow")
 	p.must(f)
-	if got := who(t, key); got != "slow" {
-		t.Error("not remembered:", got)
-	}
+	expect.Equal(t, who(t, key), "slow", "not remembered")
 
 	other := newSilent(t, "127.0.0.1")
 	g := patient(onVIP(key, vip.LeastConnection, other.addr, good))

@@ -322,9 +322,8 @@ func (c *client) line(t testing.TB) string {
 // echo sends a line and expects it back.
 func (c *client) echo(t testing.TB, s string) {
 	t.Helper()
-	if _, err := fmt.Fprintln(c, s); err != nil {
-		t.Fatalf("write: %v", err)
-	}
+	_, err := fmt.Fprintln(c, s)
+	must.Succeed(t, err, "write")
 	must.Equal(t, c.line(t), s, "echo")
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/logbuffer"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -98,7 +99,7 @@ func TestHungBackendDoesNotAffectOthers(t *testing.T) {
 	for i, family := range families {
 		closes := i == 0
 		t.Run(fmt.Sprintf("%s, clients close %v", family.name, closes), func(t *testing.T) {
-			log := &syncBuffer{}
+			log := &logbuffer.Buffer{}
 			p := newTarget(t, Options{Files: 2 + 2*100, Log: slog.New(slog.NewTextHandler(log, nil))})
 			sick := onVIP(freeKey(t, family.vip, vip.TCP), vip.RoundRobin, tcpBackend(t, family.backend, hung))
 			sick.Service.Name = "sick"

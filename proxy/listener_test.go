@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"log/slog"
 	"net/netip"
 	"runtime"
@@ -15,6 +14,7 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/logbuffer"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -23,7 +23,7 @@ import (
 // Without free descriptors, accept waits instead of spinning or ending. It continues when
 // descriptors are free again.
 func TestAcceptSurvivesWantOfDescriptors(t *testing.T) {
-	var log syncBuffer
+	var log logbuffer.Buffer
 	p := newTarget(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
@@ -107,8 +107,7 @@ func TestLoopsThatRunServeClientsWithoutDescriptors(t *testing.T) {
 // unconnected returns a TCP socket that isn't connected.
 func unconnected(t testing.TB) (fd int) {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	must.Succeed(t, err)
+	fd = must.Get(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	t.Cleanup(func() { unix.Close(fd) })
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 30}); err != nil { // see wantLine
 		t.Fatal(err)
@@ -161,23 +160,6 @@ func (b *bench) exhaust() (free func()) {
 	}
 }
 
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
 // Listeners leave descriptors for the rest of the agent. Closing listeners return theirs.
 func TestListenersAreBounded(t *testing.T) {
 	b := newTarget(t, Options{Files: 256})
@@ -197,9 +179,7 @@ func TestListenersAreBounded(t *testing.T) {
 	for i := range batch {
 		if err := batch[i].Err; err != nil {
 			refused++
-			if !strings.Contains(err.Error(), "no file descriptor left") {
-				t.Fatalf("frontend %d: %v", i, err)
-			}
+			must.True(t, strings.Contains(err.Error(), "no file descriptor left"), "frontend %d: %v", i, err)
 		}
 		batch[i].Old, batch[i].New, batch[i].Err = batch[i].New, nil, nil
 	}

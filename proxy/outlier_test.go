@@ -252,9 +252,8 @@ func TestUDPRefusalEjects(t *testing.T) {
 		for range 4 {
 			must.Equal(t, mustAsk(t, udpClient(t, key), "x"), "good")
 		}
-		if row := w.waitFor(key, bad, vip.Ejected); !strings.Contains(row.Reason, "refused") {
-			t.Errorf("%+v", row)
-		}
+		row := w.waitFor(key, bad, vip.Ejected)
+		expect.Contains(t, row.Reason, "refused", "%+v", row)
 		w.waitFor(key, good, vip.Healthy)
 	})
 }
@@ -447,9 +446,8 @@ func TestAnEjectionWithoutClientsEnds(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		s.expect(t, "")
 		expect.Equal(t, w.rows.Len(), 0, "rows afterwards")
-		if kinds, _ := w.kinds(); !slices.Equal(kinds, []string{"backend_ejected", "backend_readmitted"}) {
-			t.Errorf("events %v", kinds)
-		}
+		kinds, _ := w.kinds()
+		expect.SameList(t, kinds, []string{"backend_ejected", "backend_readmitted"}, "events")
 	}, []string{"a", "b"})
 }
 
@@ -568,9 +566,8 @@ func TestEndpointsLeaveTheirOutlier(t *testing.T) {
 				delete(left, e)
 				must.Equal(t, len(x.users), len(left), "%v: %d endpoints after %d, want %d", order, len(x.users), i, len(left))
 				for _, u := range x.users {
-					if _, is := left[u]; !is {
-						t.Errorf("%v: a wrong endpoint after %d", order, i)
-					}
+					_, is := left[u]
+					expect.True(t, is, "%v: a wrong endpoint after %d", order, i)
 				}
 			}
 			expect.True(t, s.outliers.m[x.key] == nil, "the outlier stays without endpoints")

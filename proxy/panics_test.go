@@ -207,9 +207,8 @@ func TestPanicAtTheEnd(t *testing.T) {
 	one.endpoint = nil // finish panics
 	one.io.Unlock()
 	one.abort()
-	if n, _ := p.Panicked(); n != 1 {
-		t.Errorf("%d panics", n)
-	}
+	n, _ := p.Panicked()
+	expect.Equal(t, n, 1, "panics")
 	expect.Equal(t, p.Stats().Connections, 0, "connections are left")
 	endpoint.remove(one)
 	endpoint.leave()

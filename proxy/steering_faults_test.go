@@ -63,9 +63,7 @@ func TestBPFIsRefused(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestBPFIsRefused$", "-test.v")
 			cmd.Env = append(os.Environ(), "IRONVIP_TEST_FAULT="+strconv.Itoa(c.command)+" "+strconv.Itoa(int(c.errno)))
 			out, err := cmd.CombinedOutput()
-			if err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
+			must.Succeed(t, err, "%s", out)
 			_, rest, _ := strings.Cut(string(out), "entrance: ")
 			line, _, _ := strings.Cut(rest, "\n")
 			var e Entrance
@@ -136,9 +134,8 @@ func TestNothingIsLeft(t *testing.T) {
 			p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
 			must.Equal(t, who(t, key), "a")
 			program, attached, maps := identifiers(t, p.steering().table)
-			if left := alive(program, attached, maps); len(left) != 4 {
-				t.Fatalf("only %v exist", left)
-			}
+			left := alive(program, attached, maps)
+			must.Len(t, left, 4, "only %v exist", left)
 			end(p, key)
 			p.opts.Sockets.Close()
 			wait.Until(t, "nothing is left", func() bool { return len(alive(program, attached, maps)) == 0 }, func() any { return alive(program, attached, maps) })

@@ -79,9 +79,8 @@ func TestAPortOfAnotherProcess(t *testing.T) {
 					must.Succeed(t, p.Apply(t.Context(), batch))
 					for _, u := range batch[1:] {
 						_, refused := errors.AsType[vip.Problem](u.Err)
-						if wildcard := at != "127.96.0.1"; refused != (wildcard && u.Key.Port == key.Port) {
-							t.Fatalf("%s: error %v", u.Key, u.Err)
-						}
+						wildcard := at != "127.96.0.1"
+						must.Equal(t, refused, (wildcard && u.Key.Port == key.Port), "%s: error %v", u.Key, u.Err)
 					}
 					for _, err := range []error{batch[0].Err, p.apply(f)} {
 						if problem, ok := errors.AsType[vip.Problem](err); !ok || !strings.Contains(problem.Message, "another process holds") || !strings.Contains(problem.Hint, "ss -l") {
@@ -197,9 +196,8 @@ func TestFrontendsNeedNoDescriptors(t *testing.T) {
 	for _, u := range batch {
 		must.Succeed(t, u.Err)
 	}
-	if got := openFDs(t) - before; got > 4 {
-		t.Errorf("%d frontends have taken %d descriptors", len(batch), got)
-	}
+	got := openFDs(t) - before
+	expect.AtMost(t, got, 4, "%d frontends have taken %d descriptors", len(batch), got)
 	for _, u := range batch[n : n+2] {
 		if u.Key.Protocol == vip.TCP && who(t, u.Key) != "a" {
 			t.Errorf("%s is not served", u.Key)
@@ -246,9 +244,8 @@ func TestUDPRefusesBesideAnotherProcess(t *testing.T) {
 	p.must(weigh(f, backend, 0))
 	other := must.Get(net.ListenPacket("udp4", fmt.Sprintf("0.0.0.0:%d", key.Port)))(t)
 	defer other.Close()
-	if answer, err := ask(udpClient(t, key), "x"); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("got %q, %v", answer, err)
-	}
+	answer, err := ask(udpClient(t, key), "x")
+	expect.Is(t, err, unix.ECONNREFUSED, "got %q", answer)
 	other.Close()
 	p.must(f)
 	mustAsk(t, udpClient(t, key), "x")
@@ -517,7 +514,5 @@ func TestDestination(t *testing.T) {
 	if _, ok := destination(nil); ok {
 		t.Error("no message has a destination")
 	}
-	if !slices.Equal(slotNames[:], []string{"tcp4", "tcp6", "udp4", "udp6"}) {
-		t.Error(slotNames)
-	}
+	expect.SameList(t, slotNames[:], []string{"tcp4", "tcp6", "udp4", "udp6"}, slotNames)
 }

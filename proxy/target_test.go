@@ -73,9 +73,8 @@ func TestRemovalClosesListenerAndConnections(t *testing.T) {
 	d.line(t)
 	p.remove(key)
 	c.wantReset(t)
-	if _, err := net.Dial("tcp", key.AddrPort().String()); !isRefused(err) {
-		t.Errorf("connect after removal: %v", err)
-	}
+	_, err := net.Dial("tcp", key.AddrPort().String())
+	expect.True(t, isRefused(err), "connect after removal: %v", err)
 	d.echo(t, "untouched")
 	p.remove(key) // again: no error
 	expect.Equal(t, len(must.Get(p.Connections(context.Background(), key))(t)), 0)

@@ -165,9 +165,8 @@ func TestTCPAfterAnUrgentByte(t *testing.T) {
 	one := p.only()
 	one.io.Lock() // all arrives before the loop reads
 	control(c.TCPConn, func(fd int) {
-		if _, err := unix.SendmsgN(fd, []byte("abc!"), nil, nil, unix.MSG_OOB); err != nil {
-			t.Error(err)
-		}
+		_, err := unix.SendmsgN(fd, []byte("abc!"), nil, nil, unix.MSG_OOB)
+		expect.Succeed(t, err)
 	})
 	fmt.Fprintln(c, "def")
 	for unsent(c.TCPConn) > 0 {
@@ -201,9 +200,8 @@ func TestATransferGoesOnAfterAnUrgentByte(t *testing.T) {
 			err := unix.SetsockoptInt(one.client.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 2*bulk)
 			c.Write(make([]byte, bulk))
 			control(c.TCPConn, func(fd int) {
-				if _, failed := unix.SendmsgN(fd, []byte("!"), nil, nil, unix.MSG_OOB); failed != nil {
-					t.Error(failed)
-				}
+				_, failed := unix.SendmsgN(fd, []byte("!"), nil, nil, unix.MSG_OOB)
+				expect.Succeed(t, failed)
 			})
 			c.Write(tail)
 			if ends {
@@ -444,9 +442,7 @@ func TestTCPClientDies(t *testing.T) {
 	c.line(t)
 	c.SetLinger(0)
 	c.Close()
-	if err := <-ended; err == nil {
-		t.Error("backend saw an orderly end")
-	}
+	expect.True(t, <-ended != nil, "backend saw an orderly end")
 }
 
 // An upload is refused early, as with HTTP 413. The response arrives completely, although the

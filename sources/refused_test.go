@@ -108,9 +108,8 @@ func TestHeldServicesAreRefused(t *testing.T) {
 		}
 		source.do(func(out Sink) { out.Replace([]vip.Service{backends(10)}, nil) })
 		source.do(func(out Sink) { out.Put(backends(1)) })
-		if got := rowsOf(refused); !strings.HasPrefix(got, "consul/web: ") {
-			t.Errorf("refused while backends are held back: %q", got)
-		}
+		got := rowsOf(refused)
+		expect.True(t, strings.HasPrefix(got, "consul/web: "), "refused while backends are held back: %q", got)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		expect.Equal(t, rowsOf(refused), "", "refused afterward")

@@ -301,8 +301,7 @@ func TestManyHeldServices(t *testing.T) {
 		changed := all[999]
 		changed.Pool = "x"
 		out.Put(changed)
-		if now := b.status("consul").Problems; &now[0] != &before[0] {
-			t.Error("the problems were put together for a service that has none")
-		}
+		now := b.status("consul").Problems
+		expect.Equal(t, &now[0], &before[0], "the problems were put together for a service that has none")
 	})
 }

@@ -364,9 +364,8 @@ func TestNewProblemsAreLogged(t *testing.T) {
 				problems = append(problems, problem(step))
 			}
 			out.Replace(services("a"), slices.Clone(problems))
-			if got := strings.Count(b.logged.String(), `problem="web.toml:`); got != want {
-				t.Errorf("step %d: %d problems logged, want %d:\n%s", step, got, want, b.logged.String())
-			}
+			got := strings.Count(b.logged.String(), `problem="web.toml:`)
+			expect.Equal(t, got, want, "step %d: %d problems logged, want %d:\n%s", step, got, want, b.logged.String())
 		}
 		out.Problems(nil)
 		expect.Equal(t, strings.Count(b.logged.String(), "no problems left"), 1, "ends logged")
@@ -375,9 +374,8 @@ func TestNewProblemsAreLogged(t *testing.T) {
 		}
 		before := strings.Count(b.logged.String(), "\n")
 		out.Problems(problems)
-		if lines := strings.Count(b.logged.String(), "\n") - before; lines != loggedProblems+1 {
-			t.Errorf("%d lines for %d problems", lines, len(problems))
-		}
+		lines := strings.Count(b.logged.String(), "\n") - before
+		expect.Equal(t, lines, loggedProblems+1, "%d lines for %d problems", lines, len(problems))
 		if want := fmt.Sprintf("count=%d", len(problems)-loggedProblems); !strings.Contains(b.logged.String(), want) {
 			t.Errorf("the log does not have %s:\n%s", want, b.logged.String())
 		}
@@ -497,9 +495,7 @@ func TestConflictIsReported(t *testing.T) {
 		holder, loser := <-first.out, <-second.out
 		holder.Replace(services("web"), nil)
 		loser.Replace(nil, []vip.Problem{{Message: "its own"}})
-		if revs := loser.Put(service("web")); revs[0] != 0 {
-			t.Errorf("held aside, yet revision %d", revs[0])
-		}
+		expect.Equal(t, loser.Put(service("web"))[0], 0, "held aside, yet revision")
 		loser.Put(service("web"))
 		got := b.status("rest")
 		if len(got.Problems) != 1 || got.Services != 1 || b.resolve.Conflicts().Len() != 1 {

@@ -4,14 +4,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func TestCheckHostname(t *testing.T) {
 	long := strings.Repeat("a.", 126) + "a" // 253
 	for _, good := range []string{"shop.example.com", "a.b", "xn--bcher-kva.example", "1.example", "db.vip.internal", "arpa.example", long} {
-		if err := CheckHostname(good); err != nil {
-			t.Errorf("%s: %v", good, err)
-		}
+		expect.Succeed(t, CheckHostname(good), good)
 	}
 	for bad, want := range map[string]string{
 		"":                                "a name is needed",
@@ -51,7 +51,5 @@ func TestHostnames(t *testing.T) {
 			}
 		}
 	}
-	if n := testing.AllocsPerRun(100, func() { two.Equal(one) }); n != 0 {
-		t.Errorf("%v allocations of a comparison", n)
-	}
+	expect.Equal(t, testing.AllocsPerRun(100, func() { two.Equal(one) }), 0, "allocations of a comparison")
 }

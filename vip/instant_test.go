@@ -5,6 +5,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // Documents have times as time.Time writes them.
@@ -37,9 +39,7 @@ func TestInstantsAreWrittenAsTimesAre(t *testing.T) {
 			t.Errorf("%s is read as %s", wrong, before)
 		}
 	}
-	if got := Instant(0).String(); got != "" {
-		t.Errorf("one that is not set is written as %q", got)
-	}
+	expect.Equal(t, Instant(0).String(), "", "one that is not set is written as")
 }
 
 // The zero Instant means "not set", so no time may become it. No time may wrap around to the other
@@ -79,9 +79,7 @@ func TestInstantsAddUp(t *testing.T) {
 		{firstInstant, math.MinInt64, firstInstant},
 		{0, time.Hour, 0},
 	} {
-		if got := c.from.Add(c.add); got != c.want {
-			t.Errorf("%d and %s make %d, want %d", c.from, c.add, got, c.want)
-		}
+		expect.Equal(t, c.from.Add(c.add), c.want, "%d and %s make", c.from, c.add)
 	}
 	later := at.Add(time.Minute)
 	if later.Sub(at) != time.Minute || at.Sub(later) != -time.Minute || lastInstant.Sub(firstInstant) < 0 {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // written checks the JSON and the text of values.
@@ -30,9 +32,8 @@ func TestNumbersAreWrittenAsWords(t *testing.T) {
 			t.Errorf("%s is read as %s, %v", word, s, err)
 		}
 		written(t, map[string]Scheduler{word: s})
-		if asked := slices.Contains(Schedulers(), s); asked == (s == OtherScheduler) {
-			t.Errorf("a service may ask for %s: %t", s, asked)
-		}
+		asked := slices.Contains(Schedulers(), s)
+		expect.True(t, asked != (s == OtherScheduler), "a service may ask for %s: %t", s, asked)
 	}
 	written(t, map[string]Forward{"": 0, "nat": ForwardNAT, "dr": ForwardDirect, "tunnel": ForwardTunnel})
 	written(t, map[string]ProxyVersion{"": 0, "v1": ProxyV1, "v2": ProxyV2})
@@ -70,13 +71,10 @@ func TestPoliciesAreWrittenAsWords(t *testing.T) {
 		}
 	}
 	for _, wrong := range []string{`{"Traffic":"near"}`, `{"Masquerade":"Auto"}`, `{"Distribution":"2"}`} {
-		if err := json.Unmarshal([]byte(wrong), &policies{}); err == nil {
-			t.Errorf("%s is read", wrong)
-		}
+		expect.True(t, json.Unmarshal([]byte(wrong), &policies{}) != nil, "%s is read", wrong)
 	}
-	if got := MasqueradeOwn + 1; got.String() != "vip.Masquerade(5)" {
-		t.Errorf("an unknown one is %q", got)
-	}
+	got := MasqueradeOwn + 1
+	expect.Equal(t, got.String(), "vip.Masquerade(5)", "an unknown one is %q", got)
 }
 
 // A service's families keep their order.

@@ -3,6 +3,8 @@ package vip
 import (
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func TestReason(t *testing.T) {
@@ -18,9 +20,7 @@ func TestReason(t *testing.T) {
 		{NoHeartbeat(last, 10*time.Second), "no heartbeat for 12s (ttl 10s)"},
 		{NoHeartbeat(InstantOf(now), 10*time.Second), "no heartbeat for 10s (ttl 10s)"}, // the clock was set back
 	} {
-		if got := c.reason.Text(now); got != c.want {
-			t.Errorf("%q, want %q", got, c.want)
-		}
+		expect.Equal(t, c.reason.Text(now), c.want)
 	}
 	if one, two := NoHeartbeat(last, time.Second), NoHeartbeat(last, time.Second); one != two || ReasonText("a") == ReasonText("b") || ReasonText("a") == (Reason{}) {
 		t.Error("equal reasons are those of equal content")

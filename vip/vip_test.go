@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func TestParseServiceKey(t *testing.T) {
@@ -67,9 +69,7 @@ func TestProblemError(t *testing.T) {
 			Place: "f.toml:7", Service: "web", Field: "ports[0].port", Message: "out of range"},
 		`service "web": wrong`: {Service: "web", Message: "wrong"},
 	} {
-		if got := p.Error(); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		expect.Equal(t, p.Error(), want)
 	}
 	p := Unsupported("userspace", "forward", `forward "dr"`)
 	if p.Code != CodeUnsupported || p.Error() != `forward: userspace does not support forward "dr"` {
@@ -115,9 +115,7 @@ func TestEnumsAsText(t *testing.T) {
 		"10000-10099/udp": PortKey{Port: 10000, LastPort: 10099, Protocol: UDP}.String(), "real-server": OnRealServer.String(),
 		"everyone": Everyone.String(), "internal": InternalClients.String(), "audience(7)": Audience(7).String(),
 	} {
-		if s != want {
-			t.Errorf("%q, want %q", s, want)
-		}
+		expect.Equal(t, s, want)
 	}
 }
 
@@ -146,9 +144,7 @@ func TestFrontendKeysInOrder(t *testing.T) {
 	got := slices.Clone(want)
 	slices.Reverse(got)
 	slices.SortFunc(got, CompareFrontendKeys)
-	if !slices.Equal(got, want) {
-		t.Errorf("%v", got)
-	}
+	expect.SameList(t, got, want)
 	single := want[1]
 	ranged, internal := single, single
 	ranged.LastPort, internal.Audience = 59, InternalClients
@@ -184,9 +180,7 @@ func TestPortKeysOverlap(t *testing.T) {
 
 func TestFamilyOf(t *testing.T) {
 	for a, want := range map[string]Family{"10.0.0.1": IPv4, "2001:db8::1": IPv6, "::ffff:10.0.0.1": IPv6} {
-		if got := FamilyOf(netip.MustParseAddr(a)); got != want {
-			t.Errorf("%s is %s", a, got)
-		}
+		expect.Equal(t, FamilyOf(netip.MustParseAddr(a)), want, a)
 	}
 }
 
@@ -200,8 +194,6 @@ func TestFieldProblem(t *testing.T) {
 		{fmt.Errorf("read it: %w", known), Problem{Code: CodeUnsupported, Field: "port", Message: "no", Hint: "do without"}},
 		{Problem{Message: "no"}, Problem{Code: CodeInvalid, Field: "port", Message: "no"}},
 	} {
-		if got := FieldProblem("port", c.err); got != c.want {
-			t.Errorf("%v: %+v, want %+v", c.err, got, c.want)
-		}
+		expect.Equal(t, FieldProblem("port", c.err), c.want, c.err)
 	}
 }

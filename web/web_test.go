@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func get(h http.Handler, path string, headers ...string) *httptest.ResponseRecorder {
@@ -39,13 +41,10 @@ func TestFilesAndPages(t *testing.T) {
 			t.Errorf("%s: %d %s, want %s", path, w.Code, w.Header().Get("Content-Type"), want)
 		}
 		for _, name := range []string{"Content-Security-Policy", "X-Content-Type-Options", "Referrer-Policy"} {
-			if w.Header().Get(name) == "" {
-				t.Errorf("%s has no %s", path, name)
-			}
+			expect.True(t, w.Header().Get(name) != "", "%s has no %s", path, name)
 		}
-		if policy := w.Header().Get("Content-Security-Policy"); strings.Contains(policy, "unsafe") {
-			t.Errorf("%s: %s", path, policy)
-		}
+		policy := w.Header().Get("Content-Security-Policy")
+		expect.False(t, strings.Contains(policy, "unsafe"), "%s: %s", path, policy)
 	}
 }
 

@@ -1,7 +1,6 @@
 package announcing
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -22,7 +21,10 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/problemtest"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -47,15 +49,9 @@ func newBench(t *testing.T, fleet bool, text string) *bench {
 	t.Helper()
 	b := &bench{dir: t.TempDir(), hosts: 2}
 	b.configure(t, text)
-	db, err := store.Open(filepath.Join(b.dir, "state"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(store.Open(filepath.Join(b.dir, "state")))(t)
 	t.Cleanup(func() { db.Close() })
-	records, err := registry.NewLocal(store.NewBucket[nodes.Record](db, nodes.Folder))
-	if err != nil {
-		t.Fatal(err)
-	}
+	records := must.Get(registry.NewLocal(store.NewBucket[nodes.Record](db, nodes.Folder)))(t)
 	clock := &table.Clock{}
 	hosts := table.New(clock, hostnet.KeyOf, hostnet.Same)
 	hosts.Set(host)
@@ -77,9 +73,7 @@ func (b *bench) configure(t *testing.T, text string) {
 
 func (b *bench) write(t *testing.T, name, content string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(b.dir, name), []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(b.dir, name), []byte(content), 0o600))
 }
 
 const pair = `
@@ -103,12 +97,9 @@ func TestSettingsOfAPair(t *testing.T) {
 	b.write(t, "key", "# the newer one\n0123456789abcdef\n\nfedcba9876543210\n")
 	b.update()
 	s, changed := b.Settings()
-	if b.Problem() != "" {
-		t.Error(b.Problem())
-	}
-	if got := fmt.Sprint(s.Interfaces, s.Peers, len(s.Keys), s.Node, s.Hold, s.Device); got != "[eth0] [10.0.0.2:7481 [2001:db8::2]:7000] 2lb15m0sironvip0" {
-		t.Error(got)
-	}
+	expect.Equal(t, b.Problem(), "")
+	got := fmt.Sprint(s.Interfaces, s.Peers, len(s.Keys), s.Node, s.Hold, s.Device)
+	expect.Equal(t, got, "[eth0] [10.0.0.2:7481 [2001:db8::2]:7000] 2lb15m0sironvip0")
 	if !s.Uses(announce.L2) || s.Uses(announce.BGP) || len(s.Ranges(announce.L2)) != 2 {
 		t.Errorf("%+v", s.Pools)
 	}
@@ -117,9 +108,7 @@ func TestSettingsOfAPair(t *testing.T) {
 	if s, _ := b.Settings(); len(s.Keys) != 2 || table.IsClosed(changed) {
 		t.Error("a bad key file changes the secrets in use")
 	}
-	if err := b.Nodes.SetDrain(t.Context(), "lb1", true, "root"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Nodes.SetDrain(t.Context(), "lb1", true, "root"))
 	b.update()
 	if s, _ := b.Settings(); !s.Draining || !table.IsClosed(changed) {
 		t.Error("the drain is not in the settings")
@@ -206,12 +195,8 @@ func TestChecks(t *testing.T) {
 	}
 	off := newBench(t, false, "[[pool]]\nname = \"lan\"\ncidrs = [\"10.0.0.64/26\"]\n")
 	off.update()
-	if c := off.Checks(); len(c) != 0 {
-		t.Errorf("%+v", c)
-	}
-	if err := off.Nodes.SetDrain(t.Context(), off.cfg.Node.Name, true, ""); err != nil {
-		t.Fatal(err)
-	}
+	expect.Empty(t, off.Checks())
+	must.Succeed(t, off.Nodes.SetDrain(t.Context(), off.cfg.Node.Name, true, ""))
 	if c := off.Checks(); len(c) != 1 || !strings.Contains(c[0].Message, "drains") {
 		t.Errorf("%+v", c)
 	}
@@ -220,9 +205,7 @@ func TestChecks(t *testing.T) {
 // A VIP that moves is an event, and so is the death of a peer. Many at once are counted.
 func TestEvents(t *testing.T) {
 	b := newBench(t, false, pair)
-	done := make(chan error)
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { done <- b.followResults(ctx) }()
+	scope.Go(t, b.followResults)
 	var rows []announce.Announcement
 	for i := range 30 {
 		rows = append(rows, announce.Announcement{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(64 + i)}), Mode: announce.L2, Here: true, Why: "lb1: the only eligible host"})
@@ -249,8 +232,6 @@ func TestEvents(t *testing.T) {
 		}
 		return strings.Contains(seen[eventWithdrawn], "highest of 2") && seen[eventPeerDown] == "host lb2 is dead: no heartbeat within 300ms" && strings.Contains(seen[eventConflict], "02:00")
 	})
-	cancel()
-	<-done
 }
 
 func (b *bench) await(t *testing.T, what string, ok func([]event.Event) bool) {

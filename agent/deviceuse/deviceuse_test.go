@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -94,10 +95,7 @@ func TestConnectionsThatEnd(t *testing.T) {
 	device := fmt.Sprint("test", time.Now().UnixNano()) // another run has another one
 	u, _ := start(t, device)
 	listens(t, device)
-	c, err := net.DialUnix("unix", nil, address(device))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.DialUnix("unix", nil, address(device)))(t)
 	finds(t, u, 1)
 	c.Close()
 	finds(t, u, 0)

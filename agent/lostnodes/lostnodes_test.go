@@ -1,10 +1,8 @@
 package lostnodes
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,6 +14,8 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/scope"
 )
 
 var vips = []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("192.0.2.12")}
@@ -33,10 +33,7 @@ func (f *fleet) IsPresent(node string) bool                 { return f.present[n
 func run(t *testing.T, o Options) (f *Follower, happened func() []string) {
 	o.Clock, o.Events = &table.Clock{}, event.NewLog(100, time.Now)
 	f = New(o)
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { _ = f.Run(ctx); close(done) }()
-	t.Cleanup(func() { stop(); <-done })
+	scope.Go(t, f.Run)
 	seen := uint64(0)
 	return f, func() (out []string) {
 		synctest.Wait()
@@ -57,14 +54,10 @@ func (f *Follower) text() string {
 	return strings.Join(out, ", ")
 }
 
-func expect(t *testing.T, when string, f *Follower, want string, events []string, wanted ...string) {
+func expectState(t *testing.T, when string, f *Follower, want string, events []string, wanted ...string) {
 	t.Helper()
-	if got := f.text(); got != want {
-		t.Errorf("%s: lost %q, want %q", when, got, want)
-	}
-	if !slices.Equal(events, wanted) {
-		t.Errorf("%s: events %q, want %q", when, events, wanted)
-	}
+	expect.Equal(t, f.text(), want, "%s: lost", when)
+	expect.SameList(t, events, wanted, "%s: events", when)
 }
 
 // In a fleet, the roster says who is lost.
@@ -80,15 +73,15 @@ func TestFleet(t *testing.T) {
 		}
 		lose("old", roster.Lost{})
 		f, happened := run(t, Options{Roster: r, Peers: peers, Draining: func(n string) bool { return draining[n] }})
-		expect(t, "at the start", f, "old ()", happened())
+		expectState(t, "at the start", f, "old ()", happened())
 
 		time.Sleep(time.Minute)
 		lose("lb2", roster.Lost{VIPs: vips[:2], Owned: 4})
-		expect(t, "one more", f, "lb2 (192.0.2.10, 192.0.2.11 and 2 more), old ()", happened(), "node_lost lb2")
+		expectState(t, "one more", f, "lb2 (192.0.2.10, 192.0.2.11 and 2 more), old ()", happened(), "node_lost lb2")
 		// This host may know a node that the leader doesn't know.
 		peers.Set(announce.Peer{PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: "lb/3"}, State: "dead", VIPs: vips[2:], Owned: 1})
 		lose("lb/3", roster.Lost{})
-		expect(t, "from this host's peers", f, "lb/3 (192.0.2.12), lb2 (192.0.2.10, 192.0.2.11 and 2 more), old ()", happened(), "node_lost lb/3")
+		expectState(t, "from this host's peers", f, "lb/3 (192.0.2.12), lb2 (192.0.2.10, 192.0.2.11 and 2 more), old ()", happened(), "node_lost lb/3")
 
 		time.Sleep(90 * time.Second)
 		c := f.Checks(time.Now())
@@ -96,14 +89,12 @@ func TestFleet(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 		draining["lb/3"], draining["lb2"], draining["old"] = true, true, true
-		if c := f.Checks(time.Now()); len(c) != 0 {
-			t.Errorf("nodes that were taken away on purpose: %+v", c)
-		}
+		expect.Empty(t, f.Checks(time.Now()), "nodes that were taken away on purpose")
 
 		r.present["lb2"] = true
 		r.lost.Delete("lb2")
 		r.lost.Delete("old")
-		expect(t, "one is back", f, "lb/3 (192.0.2.12)", happened(), "node_returned lb2", "node_forgotten old")
+		expectState(t, "one is back", f, "lb/3 (192.0.2.12)", happened(), "node_returned lb2", "node_forgotten old")
 	})
 }
 
@@ -124,37 +115,37 @@ func TestPair(t *testing.T) {
 		tables.Peers.Set(announce.Peer{PeerKey: announce.PeerKey{Kind: announce.BGPSession, Name: "10.0.0.254"}, State: "idle"})
 		configured := "10.0.0.2:7481"
 		f, happened := run(t, Options{Peers: tables.Peers, Draining: func(string) bool { return false }, Configured: func(a string) bool { return a == configured }})
-		expect(t, "at the start", f, "", happened())
+		expectState(t, "at the start", f, "", happened())
 		time.Sleep(firstHeartbeat - time.Millisecond)
-		expect(t, "the announcers find each other", f, "", happened())
+		expectState(t, "the announcers find each other", f, "", happened())
 		time.Sleep(time.Millisecond)
-		expect(t, "never received", f, "10.0.0.2:7481 ()", happened()) // since before Run
+		expectState(t, "never received", f, "10.0.0.2:7481 ()", happened()) // since before Run
 		drop("10.0.0.2:7481")
 		set("lb2", "alive")
-		expect(t, "received", f, "", happened(), "node_returned 10.0.0.2:7481")
+		expectState(t, "received", f, "", happened(), "node_returned 10.0.0.2:7481")
 
 		set("lb2", "one-way")
-		expect(t, "it is not silent", f, "", happened())
+		expectState(t, "it is not silent", f, "", happened())
 		time.Sleep(time.Second)
 		set("lb2", "dead")
-		expect(t, "silent", f, "lb2 (192.0.2.10, 192.0.2.11 and 1 more)", happened(), "node_lost lb2")
+		expectState(t, "silent", f, "lb2 (192.0.2.10, 192.0.2.11 and 1 more)", happened(), "node_lost lb2")
 		if c := f.Checks(time.Now()); len(c) != 1 || !strings.Contains(c[0].Hint, "announce.peers") {
 			t.Errorf("%+v", c)
 		}
 		// This host's announcer starts again.
 		drop("lb2")
-		expect(t, "while the announcer is away", f, "lb2 (192.0.2.10, 192.0.2.11 and 1 more)", happened())
+		expectState(t, "while the announcer is away", f, "lb2 (192.0.2.10, 192.0.2.11 and 1 more)", happened())
 		set("10.0.0.2:7481", "unknown")
 		time.Sleep(time.Minute)
-		expect(t, "after a restart of the announcer", f, "lb2 (192.0.2.10, 192.0.2.11 and 1 more)", happened())
+		expectState(t, "after a restart of the announcer", f, "lb2 (192.0.2.10, 192.0.2.11 and 1 more)", happened())
 		drop("10.0.0.2:7481")
 		set("lb2", "alive")
-		expect(t, "back", f, "", happened(), "node_returned lb2")
+		expectState(t, "back", f, "", happened(), "node_returned lb2")
 
 		set("lb2", "dead")
-		expect(t, "again", f, "lb2 (192.0.2.10, 192.0.2.11 and 1 more)", happened(), "node_lost lb2")
+		expectState(t, "again", f, "lb2 (192.0.2.10, 192.0.2.11 and 1 more)", happened(), "node_lost lb2")
 		configured = ""
 		drop("lb2")
-		expect(t, "no longer a peer", f, "", happened(), "node_forgotten lb2")
+		expectState(t, "no longer a peer", f, "", happened(), "node_forgotten lb2")
 	})
 }

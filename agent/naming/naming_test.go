@@ -21,8 +21,10 @@ import (
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/dnstest"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/freeport"
 	"github.com/ironvip/ironvip/test/inherit"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -54,9 +56,7 @@ func newWorldWith(t *testing.T, config string, set *sockets.Set) *world {
 	var err error
 	w.Naming, err = New(Options{Config: w.config.Load, Services: tables.Services, Allocations: tables.Allocations, Leases: tables.Leases,
 		Host: w.host, Sockets: set, Clock: tables.Clock, Events: w.events, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	w.end = scope.Go(t, w.Run)
 	return w
 }
@@ -65,9 +65,7 @@ func newWorldWith(t *testing.T, config string, set *sockets.Set) *world {
 func (w *world) configure(text string) {
 	w.t.Helper()
 	c, problems := configs.Parse("c.toml", []byte("[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\n"+text))
-	if len(problems) > 0 {
-		w.t.Fatal(problems)
-	}
+	must.Empty(w.t, problems)
 	w.config.Store(c)
 }
 
@@ -108,9 +106,7 @@ func TestReload(t *testing.T) {
 	w := newWorld(t, "")
 	w.service("web", 1, "192.0.2.10")
 	w.tables.Listed()
-	if checks := w.Checks(); len(checks) > 0 {
-		t.Errorf("without dns.listen: %+v", checks)
-	}
+	expect.Empty(t, w.Checks(), "without dns.listen")
 	if series := w.series(); len(series) > 0 || w.Stage.Len() != 0 {
 		t.Errorf("without dns.listen: %v, %d names", series, w.Stage.Len())
 	}
@@ -152,18 +148,13 @@ func TestClaimed(t *testing.T) {
 	off.end()
 	on := newWorldWith(t, "[dns]\nlisten = ['"+at+"']", next)
 	<-on.Claimed()
-	if n := next.Unclaimed(); n != 0 {
-		t.Errorf("%d sockets are unclaimed", n)
-	}
+	expect.Equal(t, next.Unclaimed(), 0, "sockets are unclaimed")
 }
 
 func TestStatusAndMetrics(t *testing.T) {
 	ports := freeport.Reserve(t, nil, netip.MustParseAddr("127.0.0.1"))
 	at := fmt.Sprintf("127.0.0.1:%d", ports[1])
-	other, err := net.ListenPacket("udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must.Get(net.ListenPacket("udp", at))(t)
 	defer other.Close()
 	w := newWorld(t, "[dns]\nlisten = ['"+at+"']")
 	w.service("web", 1, "192.0.2.10", "shop.example.com")

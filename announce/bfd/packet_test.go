@@ -1,7 +1,6 @@
 package bfd
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -14,9 +13,8 @@ var samplePacket = packet{state: Up, diag: DiagExpired, poll: true, multiplier: 
 
 func TestPacketFormat(t *testing.T) {
 	const want = "\x21\xe0\x03\x18" + "\x01\x02\x03\x04" + "\x05\x06\x07\x08" + "\x00\x00\xc3\x50" + "\x00\x0f\x42\x40" + "\x00\x00\x00\x00"
-	if got := string(samplePacket.append(nil)); got != want {
-		t.Errorf("packet\n%x, want\n%x", got, want)
-	}
+	got := string(samplePacket.append(nil))
+	expect.Equal(t, got, want, "packet\n%x", got)
 	expect.Equal(t, must.Get(parse([]byte(want)))(t), samplePacket, "parsed")
 }
 
@@ -40,9 +38,8 @@ func TestParseRejects(t *testing.T) {
 		{"down without a discriminator of the receiver", func(b []byte) []byte { clear(b[8:12]); b[1] = byte(Down) << 6; return b }, nil},
 		{"longer payload", func(b []byte) []byte { return append(b, 0) }, nil},
 	} {
-		if _, err := parse(c.spoil(samplePacket.append(nil))); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", c.name, err, c.want)
-		}
+		_, err := parse(c.spoil(samplePacket.append(nil)))
+		expect.Is(t, err, c.want, c.name)
 	}
 }
 

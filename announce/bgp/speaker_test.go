@@ -235,9 +235,7 @@ func TestReasonRemains(t *testing.T) {
 		l.Close()
 		r.Accept().Close()
 		awaitReason(t, s, "accepts (since then: the router closed the connection before its OPEN")
-		if x := s.Sessions()[0]; !strings.Contains(x.Hint, "maximum-prefix") {
-			t.Errorf("hint %q", x.Hint)
-		}
+		expect.Contains(t, s.Sessions()[0].Hint, "maximum-prefix", "hint")
 		l = r.Accept()
 		l.Establish(bgptest.Open())
 		awaitUp(t, s)
@@ -306,9 +304,7 @@ func TestRestartBit(t *testing.T) {
 			awaitUp(t, s)
 			l.Close()
 			l = r.Accept()
-			if o := l.Establish(bgptest.Open()); o.Restarted {
-				t.Error("restarted in the second session")
-			}
+			expect.False(t, l.Establish(bgptest.Open()).Restarted, "restarted in the second session")
 			awaitUp(t, s)
 			l.Close()
 		})
@@ -382,8 +378,7 @@ func TestPathAttributes(t *testing.T) {
 		{"draining", 65000, some, true, message.PathAttributes{ASN: 65000, IBGP: true, MED: 7, Communities: []message.Community{1, message.GracefulShutdown}}},
 	} {
 		c.p.ASN, c.p.LocalASN = 65000, c.localASN
-		if got := (&options{c.p, c.draining}).path(); !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
-		}
+		got := (&options{c.p, c.draining}).path()
+		expect.True(t, reflect.DeepEqual(got, c.want), "%s: %+v, want %+v", c.name, got, c.want)
 	}
 }

@@ -407,9 +407,7 @@ func TestOneChangeIsOneMessage(t *testing.T) {
 	}
 	w.settle()
 	must.Equal(t, len(b.known["lb1"]), 10_000, "claims")
-	if most := uint64(10_000*6/(MaxSize-headerSize-macSize-3) + 40); a.count.Sent > most {
-		t.Errorf("%d messages, want at most %d", a.count.Sent, most)
-	}
+	expect.AtMost(t, a.count.Sent, uint64(10_000*6/(MaxSize-headerSize-macSize-3)+40), "messages, want at most")
 	sent, answered := a.count.Sent, b.count.Sent
 	a.Set(announce.Claim{Addr: vipAt(77), Services: 1, Owned: true})
 	w.settle()

@@ -60,9 +60,7 @@ func TestQueueOfTheInterface(t *testing.T) {
 	a.Do(func() {
 		out, err = exec.Command(tc, "qdisc", "add", "dev", "eth0", "root", "bfifo", "limit", "60").CombinedOutput()
 	})
-	if err != nil {
-		t.Fatalf("tc: %v\n%s", err, out)
-	}
+	must.Succeed(t, err, "tc: %s", out)
 	for _, addr := range []netip.Addr{b.Addr4, b.Addr6} {
 		expect.Is(t, from.Write(netip.AddrPortFrom(addr, port), packet), ErrBusy, "%s", addr)
 	}

@@ -181,8 +181,7 @@ func start(t testing.TB, n *netlab.Node, c settings) *speaker {
 	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	out, err := s.cmd.StdoutPipe()
-	must.Succeed(t, err)
+	out := must.Get(s.cmd.StdoutPipe())(t)
 	n.Do(func() { err = s.cmd.Start() })
 	must.Succeed(t, err)
 	go s.read(out)
@@ -221,9 +220,8 @@ func (s *speaker) do(command string, args ...any) {
 	for _, a := range args {
 		text += fmt.Sprint(" ", a)
 	}
-	if _, err := io.WriteString(s.stdin, text+"\n"); err != nil {
-		s.t.Fatalf("%s: %s: %v", s.name, command, err)
-	}
+	_, err := io.WriteString(s.stdin, text+"\n")
+	must.Succeed(s.t, err, "%s: %s", s.name, command)
 	wait.Until(s.t, s.name+": "+command, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -193,8 +193,7 @@ func TestFormerOwnerForwards(t *testing.T) {
 				b.own(v)
 			}
 			must.Succeed(t, c.SetDeadline(time.Now().Add(wait.Timeout)))
-			_, err := c.Write([]byte{byte(i)})
-			must.Succeed(t, err)
+			must.Get(c.Write([]byte{byte(i)}))(t)
 			if got, err := c.Read(buf); err != nil || got != 1 || buf[0] != byte(i) {
 				t.Fatalf("%v: datagram %d: no answer: %v", v, i, err)
 			}

@@ -146,9 +146,7 @@ func TestGateIsRestored(t *testing.T) {
 			var out []byte
 			var err error
 			l.Nodes[n].Do(func() { out, err = exec.Command("nft", args...).CombinedOutput() })
-			if err != nil {
-				t.Fatalf("nft %v: %v: %s", args, err, out)
-			}
+			must.Succeed(t, err, "nft %v: %s", args, out)
 			s.since(mark, "restored gate", func(r l2.Report) bool { return r.State == l2.GateRestored })
 		}
 		l.watch.answered("nft "+strings.Join(args, " "), vips, a.mac)

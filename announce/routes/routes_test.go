@@ -118,9 +118,7 @@ func TestRoutes(t *testing.T) {
 		}
 	})
 	awaitRoutes(t, n, foreign...)
-	if after := routesOf(t, n, unix.RT_TABLE_MAIN); !slices.Equal(main, after) {
-		t.Errorf("the main table was changed from\n%v to\n%v", main, after)
-	}
+	expect.SameList(t, main, routesOf(t, n, unix.RT_TABLE_MAIN), "the main table was changed from\n%v to\n", main)
 }
 
 func TestOutcome(t *testing.T) {

@@ -23,6 +23,8 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -31,10 +33,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func newClient(t *testing.T, h http.HandlerFunc) *Client {
 	t.Helper()
 	server := httptest.NewServer(h)
-	c, err := New(server.URL, Options{Timeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New(server.URL, Options{Timeout: time.Minute}))(t)
 	t.Cleanup(func() { c.Close(); server.Close() })
 	return c
 }
@@ -170,9 +169,7 @@ func TestRefusalIsTyped(t *testing.T) {
 	if !errors.As(err, &e) || e.Status != 409 || e.Code != v1.CodeReadOnlySource || e.Hint != "edit web.toml" || e.RequestID != "r1" || len(e.Problems) != 1 {
 		t.Fatalf("%#v", err)
 	}
-	if want := "it belongs to static\n  web.toml:7: service \"web\": ports[0].port: is 0"; e.Error() != want {
-		t.Errorf("%q, want %q", e.Error(), want)
-	}
+	expect.Equal(t, e.Error(), "it belongs to static\n  web.toml:7: service \"web\": ports[0].port: is 0")
 	if !IsCode(err, v1.CodeReadOnlySource) || IsNotFound(err) || IsNotFound(nil) {
 		t.Error("the code isn't found")
 	}
@@ -187,10 +184,7 @@ func TestNoAgent(t *testing.T) {
 	if _, err := garbled.Status(t.Context()); !IsCode(err, CodeUnreachable) {
 		t.Errorf("an answer that breaks off: %v", err)
 	}
-	nobody, err := New(filepath.Join(t.TempDir(), "none.sock"), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nobody := must.Get(New(filepath.Join(t.TempDir(), "none.sock"), Options{}))(t)
 	var e *Error
 	if _, err := nobody.Status(t.Context()); !errors.As(err, &e) || e.Code != CodeUnreachable || e.Status != 0 || e.Hint == "" {
 		t.Errorf("no socket: %#v", err)
@@ -211,10 +205,7 @@ func TestNoAgent(t *testing.T) {
 
 func TestUnixSocketAndPages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("unix", path))(t)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		list := v1.ServiceList{Items: []v1.Service{{Source: r.URL.Query().Get("cursor")}}}
 		switch r.URL.Query().Get("cursor") {
@@ -227,21 +218,14 @@ func TestUnixSocketAndPages(t *testing.T) {
 	})}
 	go server.Serve(l)
 	defer server.Close()
-	c, err := New("unix://"+path, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New("unix://"+path, Options{}))(t)
 	defer c.Close()
 	var seen []string
 	for s, err := range c.AllServices(t.Context(), List{Cursor: "ignored"}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		seen = append(seen, s.Source)
 	}
-	if strings.Join(seen, ",") != ",b,c" {
-		t.Errorf("pages %q", seen)
-	}
+	expect.Equal(t, strings.Join(seen, ","), ",b,c", "pages %q", seen)
 }
 
 // A list that is returned as a whole is read page by page, with the other parameters of its request.
@@ -320,10 +304,7 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 // a page that doesn't come.
 func TestServicePagesForASlowCaller(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		c, err := New("127.0.0.1:1", Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(New("127.0.0.1:1", Options{}))(t)
 		c.http = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 			cursor := r.URL.Query().Get("cursor")
 			if cursor == "2" {
@@ -367,9 +348,7 @@ func TestDecodesEveryDocument(t *testing.T) {
 		}
 		read++
 		got, want := reflect.New(kind.Out(0)), reflect.New(kind.Out(0))
-		if err := json.Unmarshal(text, want.Interface()); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		must.Succeed(t, json.Unmarshal(text, want.Interface()), name)
 		answer := &http.Response{Body: io.NopCloser(bytes.NewReader(text))}
 		if err := new(Client).decode(t.Context(), call{}, answer, got.Interface()); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -377,7 +356,5 @@ func TestDecodesEveryDocument(t *testing.T) {
 			t.Errorf("%s:\n%+v\nwant\n%+v", name, got.Elem(), want.Elem())
 		}
 	}
-	if read < 20 {
-		t.Errorf("only %d documents", read)
-	}
+	expect.AtLeast(t, read, 20, "only %d documents", read)
 }

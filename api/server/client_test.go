@@ -19,6 +19,9 @@ import (
 
 	"github.com/ironvip/ironvip/internal/connlimit"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -40,20 +43,11 @@ func serveOn(t *testing.T, network, address string, o Options, hold func()) (*Se
 		}
 		io.WriteString(w, "ok")
 	}))
-	l, err := net.Listen(network, address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen(network, address))(t)
 	if network == "tcp" {
 		s.clientOf = byAddress
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() { ended <- s.Serve(ctx, l, nil) }()
-	t.Cleanup(func() {
-		cancel()
-		<-ended
-	})
+	scope.Go(t, func(ctx context.Context) error { return s.Serve(ctx, l, nil) })
 	return s, l.Addr()
 }
 
@@ -65,10 +59,7 @@ func byAddress(c net.Conn) connlimit.Client {
 // callFrom connects from an address of this host.
 func callFrom(t *testing.T, from string, to net.Addr) *caller {
 	t.Helper()
-	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", to.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get((&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", to.String()))(t)
 	t.Cleanup(func() { c.Close() })
 	return &caller{c, bufio.NewReader(c)}
 }
@@ -114,10 +105,7 @@ func TestTenThousandIdleConnections(t *testing.T) {
 	s, addr := serveClients(t, Options{Connections: most, ClientConnections: most / 2}, nil)
 	open := callFrom(t, "127.0.0.2", addr)
 	for i := range 10_000 {
-		c, err := net.Dial("tcp", addr.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("tcp", addr.String()))(t)
 		defer c.Close()
 		if i%1000 != 0 {
 			continue
@@ -156,12 +144,9 @@ func TestRequestsOfOneClient(t *testing.T) {
 	if body, err := io.ReadAll(refused.Body); err != nil || !strings.Contains(string(body), "raise api.rate_limit") {
 		t.Errorf("no hint at the limit: %v %s", err, body)
 	}
-	if r := ask("127.0.0.2"); r.StatusCode != http.StatusOK {
-		t.Errorf("another client: %s", r.Status)
-	}
-	if s.RefusedRequests.Count() == 0 {
-		t.Error("not counted")
-	}
+	r := ask("127.0.0.2")
+	expect.Equal(t, r.StatusCode, http.StatusOK, "another client: %s", r.Status)
+	expect.True(t, s.RefusedRequests.Count() != 0, "not counted")
 }
 
 func TestRates(t *testing.T) {
@@ -172,16 +157,10 @@ func TestRates(t *testing.T) {
 	}
 	one := connlimit.Client{Local: true, UID: 1}
 	for i := range 100 {
-		if !allow(one, 100) {
-			t.Fatalf("refused after %d", i)
-		}
+		must.True(t, allow(one, 100), "refused after %d", i)
 	}
-	if allow(one, 100) {
-		t.Error("one too many is allowed")
-	}
-	if !allow(connlimit.Client{Local: true, UID: 2}, 100) {
-		t.Error("another client is refused")
-	}
+	expect.False(t, allow(one, 100), "one too many is allowed")
+	expect.True(t, allow(connlimit.Client{Local: true, UID: 2}, 100), "another client is refused")
 	if now = now.Add(10 * time.Millisecond); !allow(one, 100) || allow(one, 100) {
 		t.Error("not one more after a hundredth of a second")
 	}
@@ -189,20 +168,14 @@ func TestRates(t *testing.T) {
 		t.Error("refused with another limit")
 	}
 	allow(one, 2)
-	if allow(one, 2) {
-		t.Error("another limit has no effect")
-	}
+	expect.False(t, allow(one, 2), "another limit has no effect")
 	// Many clients share one count, until others are silent.
 	for i := range 2 * maxRates {
 		allow(connlimit.OfAddress(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})), 100)
 	}
-	if len(all.of) != maxRates+1 {
-		t.Errorf("%d clients", len(all.of))
-	}
+	expect.Equal(t, len(all.of), maxRates+1, "clients")
 	late := connlimit.OfAddress(netip.MustParseAddr("192.0.2.1"))
-	if allow(late, 100) {
-		t.Error("a client beyond the limit has a count of its own")
-	}
+	expect.False(t, allow(late, 100), "a client beyond the limit has a count of its own")
 	if now = now.Add(2 * time.Second); !allow(late, 100) || len(all.of) != 1 {
 		t.Errorf("%d clients after two seconds", len(all.of))
 	}
@@ -233,9 +206,8 @@ func TestHeaderFloods(t *testing.T) {
 func TestSlowHeader(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := New(Options{Log: slog.New(slog.DiscardHandler)})
-		ctx, cancel := context.WithCancel(context.Background())
-		l, ended := make(pipes), make(chan error)
-		go func() { ended <- s.Serve(ctx, l, nil) }()
+		l := make(pipes)
+		end := scope.Go(t, func(ctx context.Context) error { return s.Serve(ctx, l, nil) })
 		near, far := net.Pipe()
 		l <- far
 		start := time.Now()
@@ -248,8 +220,7 @@ func TestSlowHeader(t *testing.T) {
 			t.Error(fmt.Sprint("ended after ", took))
 		}
 		near.Close()
-		cancel()
-		<-ended
+		end()
 	})
 }
 
@@ -279,9 +250,7 @@ func TestRateChanges(t *testing.T) {
 	most.Store(1 << 20)
 	wait.Until(t, "the client is answered", func() bool { return status() == http.StatusOK })
 	for i := range 20 {
-		if got := status(); got != http.StatusOK {
-			t.Fatalf("request %d: %d", i, got)
-		}
+		must.Equal(t, status(), http.StatusOK, "request %d", i)
 	}
 }
 
@@ -305,24 +274,16 @@ func TestStreamsOfOneClient(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	}))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	s.clientOf = byAddress
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() { ended <- s.Serve(ctx, l, nil) }()
-	t.Cleanup(func() { close(release); cancel(); <-ended })
+	scope.Go(t, func(ctx context.Context) error { return s.Serve(ctx, l, nil) })
+	t.Cleanup(func() { close(release) })
 	// open returns the status of a new stream.
 	open := func(from string) (*caller, int) {
 		t.Helper()
 		c := callFrom(t, from, l.Addr())
 		c.send("/")
-		r, err := http.ReadResponse(c.r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.ReadResponse(c.r, nil))(t)
 		if r.StatusCode != http.StatusOK {
 			c.Close()
 		}
@@ -331,9 +292,7 @@ func TestStreamsOfOneClient(t *testing.T) {
 	var mine []*caller
 	for i := range 6 {
 		c, status := open("127.0.0.1")
-		if status != http.StatusOK {
-			t.Fatalf("stream %d: %d", i, status)
-		}
+		must.Equal(t, status, http.StatusOK, "stream %d", i)
 		mine = append(mine, c)
 	}
 	for range 100 {

@@ -21,6 +21,7 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -32,10 +33,7 @@ type caller struct {
 
 func call(t *testing.T, addr net.Addr) *caller {
 	t.Helper()
-	c, err := net.Dial(addr.Network(), addr.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial(addr.Network(), addr.String()))(t)
 	t.Cleanup(func() { c.Close() })
 	return &caller{c, bufio.NewReader(c)}
 }
@@ -47,10 +45,7 @@ func (c *caller) send(path string) {
 // answer returns the response. It fails the test if the connection has ended.
 func (c *caller) answer(t *testing.T) *http.Response {
 	t.Helper()
-	r, err := http.ReadResponse(c.r, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.ReadResponse(c.r, nil))(t)
 	body, _ := io.ReadAll(r.Body) // the server resets a caller that goes on sending
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	return r
@@ -99,9 +94,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 			if r := c.answer(t); r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") != "1" || !r.Close {
 				t.Errorf("beyond the limit: %v", r)
 			}
-			if n := s.RefusedConnections.Count(); n != before+silent+1 {
-				t.Errorf("%d refused, want %d", n, before+silent+1)
-			}
+			expect.Equal(t, s.RefusedConnections.Count(), before+silent+1, "refused")
 		})
 	}
 }
@@ -111,18 +104,13 @@ func TestStreamsAreBounded(t *testing.T) {
 	ctx := context.WithValue(t.Context(), contextKey{}, &request{})
 	var open []func()
 	for range 3 {
-		done, err := s.OpenStream(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		done := must.Get(s.OpenStream(ctx))(t)
 		open = append(open, done)
 	}
 	if _, err := s.OpenStream(ctx); err == nil || !strings.Contains(err.Error(), "too many streams") {
 		t.Errorf("a fourth stream: %v", err)
 	}
-	if n := s.RefusedStreams.Count(); n != 1 {
-		t.Errorf("%d refused", n)
-	}
+	expect.Equal(t, s.RefusedStreams.Count(), 1, "refused")
 	open[0]()
 	open[0]() // once is enough
 	if _, err := s.OpenStream(ctx); err != nil {
@@ -183,10 +171,8 @@ func TestRefusedBodiesKeepNoConnection(t *testing.T) {
 			})
 		}
 		s.clientOf = byAddress
-		ctx, cancel := context.WithCancel(context.Background())
-		l, ended := make(pipes), make(chan error)
-		go func() { ended <- s.Serve(ctx, l, nil) }()
-		defer func() { cancel(); <-ended }()
+		l := make(pipes)
+		defer scope.Go(t, func(ctx context.Context) error { return s.Serve(ctx, l, nil) })()
 		connect := func() *caller {
 			near, far := net.Pipe()
 			t.Cleanup(func() { near.Close() })

@@ -7,10 +7,14 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // lateListener is still accepting a connection when it is closed.
@@ -49,8 +53,14 @@ func TestConnectionAcceptedAtTheStop(t *testing.T) {
 		go io.WriteString(near, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 		go http.ReadResponse(bufio.NewReader(near), nil)
 		<-ended
-		if !answered {
-			t.Error("Serve returned before the connection had its answer")
-		}
+		expect.True(t, answered, "Serve returned before the connection had its answer")
 	})
+}
+
+func TestServeTellsWhyItFailed(t *testing.T) {
+	l := must.Get(net.Listen("unix", filepath.Join(t.TempDir(), "sock")))(t)
+	l.Close()
+	if err := New(Options{Log: slog.New(slog.DiscardHandler)}).Serve(t.Context(), l, nil); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
+		t.Errorf("on a closed listener: %v", err)
+	}
 }

@@ -18,6 +18,10 @@ import (
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/pipeline/overrides"
 	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -79,9 +83,7 @@ func record(t *testing.T, name string, port int) rest.Record {
 	t.Helper()
 	w := spec.Service{Name: name, Ports: []spec.Port{{Port: spec.PortRange{First: port}}}, Backends: []spec.Backend{{Address: "10.1.0.1"}}}
 	row, problems := w.Build(rest.Type, "")
-	if len(problems) > 0 {
-		t.Fatal(problems)
-	}
+	must.Empty(t, problems)
 	return rest.Record{Spec: spec.FromService(row), Registered: map[string]spec.Duration{"10.1.0.1": spec.Duration(10 * time.Second)}}
 }
 
@@ -94,10 +96,7 @@ type bench struct {
 
 func newBench(t *testing.T, node string) *bench {
 	t.Helper()
-	db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(store.Open(filepath.Join(t.TempDir(), "ironvip.db")))(t)
 	t.Cleanup(func() { _ = db.Close() })
 	b := &bench{t: t, db: db, Stores: Stores{Leases: memstore.New(), Node: node}}
 	b.reopen()
@@ -106,24 +105,15 @@ func newBench(t *testing.T, node string) *bench {
 
 func (b *bench) reopen() {
 	b.t.Helper()
-	services, err := registry.NewLocal(store.NewBucket[rest.Record](b.db, "rest"))
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	states, err := registry.NewLocal(store.NewBucket[overrides.Override](b.db, "states"))
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	services := must.Get(registry.NewLocal(store.NewBucket[rest.Record](b.db, "rest")))(b.t)
+	states := must.Get(registry.NewLocal(store.NewBucket[overrides.Override](b.db, "states")))(b.t)
 	b.Services, b.States = services, states
 }
 
 func (b *bench) contents() Contents {
 	b.t.Helper()
 	b.reopen()
-	c, err := ContentsOf(b.t.Context(), b.Stores)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	c := must.Get(ContentsOf(b.t.Context(), b.Stores))(b.t)
 	return c
 }
 
@@ -133,13 +123,9 @@ func (b *bench) put(all ...ipam.Lease) {
 	for _, l := range all {
 		ops = append(ops, ipam.Op{New: &l})
 	}
-	if err := b.Leases.Commit(b.t.Context(), ops); err != nil {
-		b.t.Fatal(err)
-	}
+	must.Succeed(b.t, b.Leases.Commit(b.t.Context(), ops))
 	for _, op := range ops {
-		if op.Err != nil {
-			b.t.Fatal(op.Err)
-		}
+		must.Succeed(b.t, op.Err)
 	}
 }
 
@@ -165,14 +151,9 @@ func TestThereAndBack(t *testing.T) {
 	}
 	fleet, back := newBench(t, "lb1"), newBench(t, "")
 	for _, to := range []*bench{fleet, back} {
-		text, err := json.Marshal(NewDocument(in))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(json.Marshal(NewDocument(in)))(t)
 		read, problems := Read(text)
-		if len(problems) > 0 {
-			t.Fatal(problems)
-		}
+		must.Empty(t, problems)
 		want := Result{Leases: 5, Services: 2, States: 1, Ended: 1, Conflicts: []Conflict{}}
 		if to == back {
 			want.Ended = 0
@@ -286,9 +267,7 @@ func TestClashes(t *testing.T) {
 				}
 			}
 			for s, n := range held {
-				if n > 1 {
-					t.Errorf("%s holds %d addresses of a family", s, n)
-				}
+				expect.AtMost(t, n, 1, "%s holds %d addresses of a family", s, n)
 			}
 		})
 	}
@@ -321,9 +300,7 @@ func TestEmpty(t *testing.T) {
 	b := newBench(t, "")
 	in := Contents{Leases: leases(lease(addr("192.0.2.1"), "web")), Services: map[string]rest.Record{"default/web": record(t, "web", 80)},
 		States: map[string]overrides.Override{"default/web/10.1.0.1": {State: "drain", Since: noon}}}
-	if _, err := Restore(t.Context(), in, Contents{}, b.Stores, false, noon); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(Restore(t.Context(), in, Contents{}, b.Stores, false, noon))(t)
 	if err := Empty(t.Context(), b.contents(), b.Stores); err != nil || !b.contents().Empty() {
 		t.Errorf("%v %+v", err, b.contents())
 	}
@@ -346,17 +323,13 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 			`states["default/web"]: must be NAMESPACE/NAME`, `states["default/web/10.1.0.1"]: invalid state "ready": must be drain or maint`, `states["default/web/x"]: `},
 	} {
 		c, problems := Read([]byte(text))
-		if !c.Empty() {
-			t.Errorf("%s: there are contents", text)
-		}
+		expect.True(t, c.Empty(), "%s: there are contents", text)
 		for i, p := range problems {
 			if i >= len(want) || !strings.HasPrefix(p.Error(), want[i]) {
 				t.Errorf("%s: %s", text, p.Error())
 			}
 		}
-		if len(problems) != len(want) {
-			t.Errorf("%s: %d problems, want %d: %v", text, len(problems), len(want), problems)
-		}
+		expect.Len(t, problems, len(want), "%s: %d problems", text, len(problems))
 	}
 }
 
@@ -369,12 +342,46 @@ func FuzzRead(f *testing.F) {
 		if len(problems) > 0 {
 			return
 		}
-		again, err := json.Marshal(NewDocument(c))
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := must.Get(json.Marshal(NewDocument(c)))(t)
 		if _, problems = Read(again); len(problems) > 0 {
 			t.Errorf("what was read is written as %s: %v", again, problems)
 		}
+	})
+}
+
+// A snapshot of a host has the overrides that wait on it for their merge with the fleet's store. As in
+// a merge, the later decision wins, also if it ends an override.
+func TestPendingOverridesAreSaved(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
+		must.Succeed(t, err)
+		defer db.Close()
+		at := func(minute int, state string) overrides.Override {
+			return overrides.Override{State: state, Since: noon.Add(time.Duration(minute) * time.Minute), Node: "lb9"}
+		}
+		const prefix = "default/db/10.1.0."
+		there := map[string]overrides.Override{"1": at(0, "drain"), "2": at(0, "drain"), "3": at(9, "maint"), "4": at(0, "maint")}
+		pending := map[string]overrides.Override{"2": at(5, "ready"), "3": at(5, "drain"), "4": at(5, "drain"), "5": at(5, "maint"), "6": at(5, "ready")}
+		want := map[string]overrides.Override{prefix + "1": there["1"], prefix + "3": there["3"], prefix + "4": pending["4"], prefix + "5": pending["5"]}
+
+		from := fleetStores(t, fleettest.NewMemory())
+		var batches []*registry.Batch[overrides.Override]
+		for key, value := range there {
+			batches = append(batches, &registry.Batch[overrides.Override]{Edits: []registry.Edit[overrides.Override]{{Key: prefix + key, Value: &value}}})
+		}
+		must.Succeed(t, from.States.Commit(t.Context(), batches))
+		for _, b := range batches {
+			must.Succeed(t, b.Err)
+		}
+		bucket := store.NewBucket[overrides.Override](db, "pending")
+		for key, value := range pending {
+			must.Succeed(t, bucket.Put(prefix+key, value))
+		}
+		if from.Pending, err = registry.NewJournal(from.States, bucket); err != nil {
+			t.Fatal(err)
+		}
+		expect.NoDiff(t, cmp.Diff(want, NewDocument(contentsOf(t, from)).States), "saved")
+		n := len(from.Pending.Pending())
+		expect.Equal(t, n, len(pending), "%d of %d overrides still wait", n, len(pending))
 	})
 }

@@ -16,7 +16,9 @@ import (
 	"github.com/ironvip/ironvip/pipeline/overrides"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 const tree = "ironvip/v2/tree/"
@@ -32,10 +34,7 @@ func fleetStores(t *testing.T, m *fleettest.Memory) Stores {
 
 func contentsOf(t *testing.T, s Stores) Contents {
 	t.Helper()
-	c, err := ContentsOf(context.Background(), s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(ContentsOf(context.Background(), s))(t)
 	return c
 }
 
@@ -50,20 +49,13 @@ func TestWhatCantBeRead(t *testing.T) {
 		m.Put(tree+"states/default/db/10.1.0.1:5432", "junk")
 		from := fleetStores(t, m)
 		present := contentsOf(t, from)
-		text, err := json.Marshal(NewDocument(present))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(json.Marshal(NewDocument(present)))(t)
 		in, problems := Read(text)
-		if len(problems) > 0 {
-			t.Fatal(problems)
-		}
+		must.Empty(t, problems)
 		var named []string
 		for _, u := range in.Unreadable {
 			named = append(named, u.Kind+" "+u.Key)
-			if !strings.Contains(u.Message, "consul:"+tree) {
-				t.Errorf("%+v names no key", u)
-			}
+			expect.Contains(t, u.Message, "consul:"+tree, "%+v names no key", u)
 		}
 		if want := []string{"lease 192.0.2.1", "registration default/db", "state default/db/10.1.0.1:5432"}; !slices.Equal(named, want) {
 			t.Errorf("unreadable are %v, want %v", named, want)
@@ -74,9 +66,7 @@ func TestWhatCantBeRead(t *testing.T) {
 			for i := range got {
 				got[i], _, _ = strings.Cut(got[i], ": consul:")
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%s: %s", what, diff)
-			}
+			expect.NoDiff(t, cmp.Diff(want, got), what)
 		}
 		expect("into an empty store", Compare(in, Contents{}, "", noon),
 			"lease 192.0.2.1 of web: unreadable when saved", "registration db: unreadable when saved", "state db/10.1.0.1:5432: unreadable when saved")

@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -29,9 +30,7 @@ func rowsOf[K comparable, V any](t *testing.T, key func(*V) K, cells Cells[V], v
 	}
 	d := NewDebugTable("t", cells, table.Reader[K, V](from))
 	for _, row := range d.Rows() {
-		if len(row) != len(d.Columns) {
-			t.Errorf("%q has %d cells for the columns %q", row, len(row), d.Columns)
-		}
+		expect.Len(t, row, len(d.Columns), "%q has %d cells for the columns %q", row, len(row), d.Columns)
 		lines = append(lines, strings.Join(row, "|"))
 	}
 	if d.Len() != from.Len() || d.Revision() != from.Revision() {
@@ -86,8 +85,6 @@ func TestDebugTables(t *testing.T) {
 		"host": {rowsOf(t, hostnet.KeyOf, HostCells, hostnet.Snapshot{Addrs: hostAddrs("10.9.0.1/24", "10.8.0.1/24").Addrs, Gateways: addrs("10.9.0.254")}), []string{
 			"address|10.8.0.1/24|eth0", "address|10.9.0.1/24|eth0", "gateway|10.9.0.254|"}},
 	} {
-		if diff := cmp.Diff(c.want, c.got); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
+		expect.NoDiff(t, cmp.Diff(c.want, c.got), name)
 	}
 }

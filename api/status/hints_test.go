@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -39,9 +40,7 @@ func TestHintsNameTheDataplanesThatCan(t *testing.T) {
 	for _, s := range vip.Schedulers() {
 		refusals += namesThatCan(t, s.String(), func(f *vip.Frontend) { f.Scheduler = s })
 	}
-	if refusals < 20 {
-		t.Errorf("only %d refusals", refusals)
-	}
+	expect.AtLeast(t, refusals, 20, "only %d refusals", refusals)
 }
 
 func namesThatCan(t *testing.T, name string, change func(*vip.Frontend)) (refusals int) {

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -160,19 +162,13 @@ func TestPlan(t *testing.T) {
 	}} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := NewPlan(tc.present, tc.proposed, On{})
-			if diff := cmp.Diff(tc.want, show(p)); diff != "" {
-				t.Error(diff)
-			}
+			expect.NoDiff(t, cmp.Diff(tc.want, show(p)))
 			var codes []string
 			for _, problem := range p.Problems {
 				codes = append(codes, problem.Code)
-				if problem.Service != "web" {
-					t.Errorf("problem %+v names no service", problem)
-				}
+				expect.Equal(t, problem.Service, "web", "problem %+v names no service", problem)
 			}
-			if diff := cmp.Diff(tc.codes, codes, cmpopts.EquateEmpty()); diff != "" {
-				t.Error(diff)
-			}
+			expect.NoDiff(t, cmp.Diff(tc.codes, codes, cmpopts.EquateEmpty()))
 		})
 	}
 }
@@ -275,9 +271,7 @@ func TestPlanOfAnotherCheck(t *testing.T) {
 		{httpCheck(), with(*httpCheck(), func(c *vip.HealthCheck) { c.Status, c.Fall, c.Timeout = "200", 5, 1500*time.Millisecond }),
 			"health.fall 3 -> 5, health.status 200-399 -> 200, health.timeout 1s -> 1.5s"},
 	} {
-		if got := planOfCheck(tc.before, tc.after); got != tc.want {
-			t.Errorf("from %+v to %+v: %q, want %q", tc.before, tc.after, got, tc.want)
-		}
+		expect.Equal(t, planOfCheck(tc.before, tc.after), tc.want, "from %+v to %+v", tc.before, tc.after)
 	}
 }
 
@@ -306,9 +300,7 @@ func TestPlanShowsEveryFieldOfAHealthCheck(t *testing.T) {
 		default:
 			v.SetUint(5)
 		}
-		if planOfCheck(httpCheck(), &changed) == "" {
-			t.Errorf("a change of %s is not shown", f.Name)
-		}
+		expect.True(t, planOfCheck(httpCheck(), &changed) != "", "a change of %s is not shown", f.Name)
 	}
 }
 
@@ -339,8 +331,6 @@ func TestPlanIsStable(t *testing.T) {
 		for _, list := range [][]Planned{present, proposed} {
 			random.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 		}
-		if diff := cmp.Diff(want, show(NewPlan(present, proposed, On{}))); diff != "" {
-			t.Fatal(diff)
-		}
+		must.NoDiff(t, cmp.Diff(want, show(NewPlan(present, proposed, On{}))))
 	}
 }

@@ -9,7 +9,9 @@ import (
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/pipeline/compile"
+	"github.com/ironvip/ironvip/pipeline/pipelinetest"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -376,13 +378,25 @@ func (tc *statusCase) check(t *testing.T) {
 		}
 	}
 	for _, words := range tc.silent {
-		if text := strings.Join(got.Lines, "\n"); strings.Contains(text, words) {
-			t.Errorf("%q in\n%s", words, text)
-		}
+		text := strings.Join(got.Lines, "\n")
+		expect.False(t, strings.Contains(text, words), "%q in\n%s", words, text)
 	}
 	for _, p := range got.Problems {
-		if p.Service != "web" {
-			t.Errorf("problem %+v names no service", p)
-		}
+		expect.Equal(t, p.Service, "web", "problem %+v names no service", p)
 	}
 }
+
+// The sample services.
+var (
+	key         = pipelinetest.Key
+	addrs       = pipelinetest.Addrs
+	service     = pipelinetest.Service
+	protocol    = pipelinetest.Protocol
+	port        = pipelinetest.Port
+	nodePort    = pipelinetest.NodePort
+	on          = pipelinetest.On
+	hostAddrs   = pipelinetest.HostAddrs
+	unsupported = pipelinetest.Unsupported
+	local       = pipelinetest.Local
+	onNode      = pipelinetest.OnNode
+)

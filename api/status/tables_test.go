@@ -1,10 +1,8 @@
 package status
 
 import (
-	"context"
 	"net/netip"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +13,8 @@ import (
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -29,20 +29,14 @@ func TestStatusFromTables(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := pipeline.New(pipeline.Options{Tables: all, Allocator: allocator, Plane: reconciletest.NewPlane(), Resync: -1})
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		defer running.Wait()
-		defer cancel()
-		running.Go(func() { _ = p.Run(ctx) })
+		scope.Go(t, p.Run)
 		tables := Tables{Services: all.Services, Allocations: all.Allocations, Compiled: all.Compiled, Frontends: all.Frontends, Applied: all.Applied, Overrides: all.Overrides, Health: all.Health, Passive: all.Passive}
 		at30080 := func(s *vip.Service) { s.Ports[0].NodePort = vip.NodePort{Number: 30080} }
 		status := func() Report {
 			synctest.Wait()
 			return Of(tables.Input(key("web"), time.Now()))
 		}
-		if got := status().State; got != Draining {
-			t.Errorf("a service that never was is %s", got)
-		}
+		expect.Equal(t, status().State, Draining, "a service that never")
 		all.Host.Set(hostAddrs("10.9.0.1/24"))
 		all.Services.Set(service("web", []string{"10.0.0.1", "10.0.0.2"}, at30080))
 		if got := status(); got.State != Unchecked || got.Ready != 2 {

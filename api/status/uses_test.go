@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/pipeline/compile"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/seed"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -22,9 +23,7 @@ func TestHealthIsReadOnceForEachPort(t *testing.T) {
 			in.Frontends[i].Frontend.Backends = nil // it refuses clients
 		}
 		in.Health = func(vip.BackendKey) *vip.BackendHealth { n++; return bad }
-		if state := Of(in).State; state != Down {
-			t.Errorf("%s, want %s", state, Down)
-		}
+		expect.Equal(t, Of(in).State, Down)
 		if pairs := size[0] * size[1]; n > 10*pairs {
 			t.Errorf("%d ports, %d backends: %d lookups", size[0], size[1], n)
 		}

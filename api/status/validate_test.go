@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -66,8 +68,8 @@ func TestValidateFindsWhatAPlanFinds(t *testing.T) {
 			write(t, filepath.Join(dir, "ironvip.toml"), tc.config)
 			write(t, filepath.Join(dir, "services.d", "web.toml"), tc.services)
 			v := Validate(t.Context(), dir, tc.mode)
-			expect(t, "problems", v.Problems, tc.problems)
-			expect(t, "warnings", v.Warnings, tc.warnings)
+			expectProblems(t, "problems", v.Problems, tc.problems)
+			expectProblems(t, "warnings", v.Warnings, tc.warnings)
 			for _, p := range slices.Concat(v.Problems, v.Warnings) {
 				if p.Hint == "" && p.Code != vip.CodeUnsupported {
 					t.Errorf("no hint: %v", p)
@@ -93,25 +95,19 @@ func TestProposalUsesTheStateOfTheHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect(t, "problems", plan.Problems, []string{"4 name_taken hostnames: shop.example.com is a name of service z, too"})
-	if plan.Add != 1 {
-		t.Errorf("%d services added, want 1", plan.Add)
-	}
+	expectProblems(t, "problems", plan.Problems, []string{"4 name_taken hostnames: shop.example.com is a name of service z, too"})
+	expect.Equal(t, plan.Add, 1, "services added")
 }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 // expect compares problems with "line code field: part of the message". The line is the end of the
 // place.
-func expect(t *testing.T, what string, got []vip.Problem, want []string) {
+func expectProblems(t *testing.T, what string, got []vip.Problem, want []string) {
 	t.Helper()
 	matches := func(p vip.Problem, w string) bool {
 		head, message, _ := strings.Cut(w, ": ")

@@ -11,19 +11,15 @@ import (
 	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // open returns the tokens of a state file, and a clock that the test sets.
 func open(t *testing.T, path string) (tokens *Tokens, now *time.Time, closed func()) {
 	t.Helper()
-	db, err := store.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	records, err := registry.NewLocal(store.NewBucket[Record](db, Folder))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(store.Open(path))(t)
+	records := must.Get(registry.NewLocal(store.NewBucket[Record](db, Folder)))(t)
 	now = new(time.Time)
 	*now = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 	return New(records, func() time.Time { return *now }), now, func() { db.Close() }
@@ -31,10 +27,7 @@ func open(t *testing.T, path string) (tokens *Tokens, now *time.Time, closed fun
 
 func create(t *testing.T, tokens *Tokens, token Token) string {
 	t.Helper()
-	secret, err := tokens.Create(t.Context(), token)
-	if err != nil {
-		t.Fatal(err)
-	}
+	secret := must.Get(tokens.Create(t.Context(), token))(t)
 	return secret
 }
 
@@ -58,18 +51,14 @@ func TestLifeOfATokens(t *testing.T) {
 	if _, err := tokens.Caller(hour); !errors.Is(err, ErrExpired) || !strings.Contains(err.Error(), "hour expired at 2026-11-01T01:00:00Z") {
 		t.Errorf("after its time: %v", err)
 	}
-	if err := tokens.Revoke(t.Context(), "deploy"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, tokens.Revoke(t.Context(), "deploy"))
 	if _, err := tokens.Caller(forever); !errors.Is(err, ErrUnknown) {
 		t.Errorf("after it was revoked: %v", err)
 	}
 	if list := tokens.List(); len(list) != 1 || list[0].Name != "hour" {
 		t.Errorf("list: %v", list)
 	}
-	if err := tokens.Revoke(t.Context(), "deploy"); !errors.Is(err, ErrNoToken) {
-		t.Errorf("revoked twice: %v", err)
-	}
+	expect.Is(t, tokens.Revoke(t.Context(), "deploy"), ErrNoToken, "revoked twice")
 }
 
 func TestNobodyGetsInWithAnotherToken(t *testing.T) {
@@ -80,9 +69,8 @@ func TestNobodyGetsInWithAnotherToken(t *testing.T) {
 		"empty": "", "prefix": prefix, "truncated": secret[:len(secret)-1], "longer": secret + "A", "huge": strings.Repeat(secret, 10000),
 		"other case": strings.ToUpper(secret), "without prefix": strings.TrimPrefix(secret, prefix), "hash": tokens.store.Get("a").Value.Hash, "space": " " + secret,
 	} {
-		if c, err := tokens.Caller(text); !errors.Is(err, ErrUnknown) {
-			t.Errorf("%s: %v, %v", name, c, err)
-		}
+		c, err := tokens.Caller(text)
+		expect.Is(t, err, ErrUnknown, "%s: %v", name, c)
 	}
 	if stored := tokens.store.Get("a").Value; strings.Contains(stored.Hash, strings.TrimPrefix(secret, prefix)) || len(stored.Hash) != 64 {
 		t.Errorf("stored: %+v", stored)
@@ -109,9 +97,7 @@ func TestMistakes(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", c.token, err, c.want)
 		}
 	}
-	if n := len(tokens.List()); n != 1 {
-		t.Errorf("%d tokens", n)
-	}
+	expect.Equal(t, len(tokens.List()), 1, "tokens")
 }
 
 // A record that this host can't read gives nothing to anybody.
@@ -134,9 +120,7 @@ func TestRecordsOfOthers(t *testing.T) {
 		if c, err := tokens.Caller(secret); !errors.Is(err, ErrUnknown) {
 			t.Errorf("%s: %v, %v", name, c, err)
 		}
-		if Check("a", r) == nil {
-			t.Errorf("%s: no error", name)
-		}
+		expect.True(t, Check("a", r) != nil, "%s: no error", name)
 	}
 	tokens.receive(registry.Item[Record]{Key: "a", Value: good, Version: 8})
 	if _, err := tokens.Caller(secret); err != nil {
@@ -149,7 +133,5 @@ func TestRunEnds(t *testing.T) {
 	defer closed()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := tokens.Run(ctx); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	expect.Is(t, tokens.Run(ctx), context.Canceled)
 }

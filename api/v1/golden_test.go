@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -26,24 +28,14 @@ func TestJSONIsStable(t *testing.T) {
 		t.Run(kind.Name(), func(t *testing.T) {
 			full := reflect.New(kind)
 			fill(full.Elem(), "x")
-			got, err := json.MarshalIndent(full.Interface(), "", "  ")
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(json.MarshalIndent(full.Interface(), "", "  "))(t)
 			got = append(got, '\n')
 			path := filepath.Join("testdata", kind.Name()+".json")
 			if *update {
-				if err := os.WriteFile(path, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, os.WriteFile(path, got, 0o644))
 			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !bytes.Equal(got, want) {
-				t.Errorf("got:\n%s\nwant:\n%s", got, want)
-			}
+			want := must.Get(os.ReadFile(path))(t)
+			expect.True(t, bytes.Equal(got, want), "got:\n%s\nwant:\n%s", got, want)
 			back := reflect.New(kind)
 			if err := json.Unmarshal(got, back.Interface()); err != nil {
 				t.Errorf("read back: %v", err)
@@ -113,8 +105,6 @@ func TestPathsEscape(t *testing.T) {
 		HeartbeatPath("a/b", "w", "10.0.0.1"):             "/v1/services/a%2Fb/w/backends/10.0.0.1/heartbeat",
 		ResyncPath("a b"):                                 "/v1/sources/a%20b/resync",
 	} {
-		if got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
+		expect.Equal(t, got, want)
 	}
 }

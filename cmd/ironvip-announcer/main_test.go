@@ -12,18 +12,16 @@ import (
 	"github.com/ironvip/ironvip/announce/announcer"
 	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/cmd/satellite"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // The program has raw sockets and many hosts trust it, so it contains nothing that it does not need.
 func TestContents(t *testing.T) {
 	text, err := exec.Command("go", "list", "-deps", ".").Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
+	must.Succeed(t, err, "go list")
 	all := strings.Fields(string(text))
-	if !slices.Contains(all, "github.com/ironvip/ironvip/announce/announcer") {
-		t.Fatalf("packages %q", all)
-	}
+	must.True(t, slices.Contains(all, "github.com/ironvip/ironvip/announce/announcer"), "packages %q", all)
 	for _, p := range all {
 		for _, refused := range []string{"net/http", "crypto/tls", "github.com/ironvip/ironvip/api", "github.com/ironvip/ironvip/configs", "github.com/ironvip/ironvip/sources",
 			"github.com/ironvip/ironvip/agent", "k8s.io", "github.com/hashicorp"} {
@@ -32,9 +30,7 @@ func TestContents(t *testing.T) {
 			}
 		}
 	}
-	if len(all) > 200 {
-		t.Errorf("it contains %d packages, want at most 200", len(all))
-	}
+	expect.AtMost(t, len(all), 200, "packages")
 }
 
 func TestRun(t *testing.T) {

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/must"
 )
 
 const module = "github.com/ironvip/ironvip/"
@@ -155,9 +157,7 @@ type goPackage struct {
 // productPackages lists every package but those that exist for tests.
 func productPackages(t *testing.T) []goPackage {
 	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", module+"...").Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
+	must.Succeed(t, err, "go list")
 	var all []goPackage
 	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
 		var p goPackage

@@ -248,9 +248,8 @@ func TestRemovesRemains(t *testing.T) {
 			if _, stays := f.links[7]; stays != c.stays {
 				t.Errorf("the settings stay: %v, want %v", stays, c.stays)
 			}
-			if s := follower.State(); s.Problem != nil {
-				t.Errorf("problem %v", s.Problem)
-			}
+			s := follower.State()
+			expect.True(t, s.Problem == nil, "problem %v", s.Problem)
 			end()
 		})
 	}
@@ -350,9 +349,8 @@ func TestProblems(t *testing.T) {
 			f.do(func() { f.refuse, f.down, f.address = nil, false, true })
 			time.Sleep(rare)
 			synctest.Wait()
-			if s := follower.State(); !s.Applied {
-				t.Errorf("state %+v (%v) after the cause has ended", s, s.Problem)
-			}
+			s := follower.State()
+			expect.True(t, s.Applied, "state %+v (%v) after the cause has ended", s, s.Problem)
 		})
 	}
 }

@@ -159,9 +159,8 @@ func TestSpoofedFlood(t *testing.T) {
 	expect.AtMost(t, l.Counters().count(UDP, "A", "NOERROR")-flood/2, limit+flood/1000, "replies to the victim in %s", took)
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 1<<20 {
-		t.Errorf("the heap has grown by %d bytes", grown)
-	}
+	grown := int64(after.HeapAlloc) - int64(before.HeapAlloc)
+	expect.AtMost(t, grown, 1<<20, "the heap has grown by %d bytes", grown)
 	expect.AtMost(t, runtime.NumGoroutine(), goroutines, "goroutines")
 }
 

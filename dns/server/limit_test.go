@@ -77,9 +77,7 @@ func TestLimiterInAFlood(t *testing.T) {
 	const rate = 2
 	var l *limiter
 	size := heapsize.Of(func() any { l = newLimiter(rate); return l })
-	if size > 160<<10 {
-		t.Errorf("%d bytes", size)
-	}
+	expect.AtMost(t, size, 160<<10, "bytes")
 	now, replies := time.Now(), 0
 	if n := testing.AllocsPerRun(1, func() {
 		for i := range 500_000 {

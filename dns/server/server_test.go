@@ -58,9 +58,8 @@ func TestServes(t *testing.T) {
 	wait.Until(t, "durations", func() bool { return w.took.Load() == 14 })
 	expect.Empty(t, w.Problems(), "problems")
 	w.end()
-	if _, err := net.Dial("tcp", netip.AddrPortFrom(loopback4, w.port).String()); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("after the end: %v", err)
-	}
+	_, err := net.Dial("tcp", netip.AddrPortFrom(loopback4, w.port).String())
+	expect.Is(t, err, unix.ECONNREFUSED, "after the end")
 }
 
 // No message stops the server, and none that isn't a query gets a reply.

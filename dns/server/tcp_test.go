@@ -140,9 +140,8 @@ func TestClientThatNeverReads(t *testing.T) {
 		start := time.Now()
 		query := framed(packed(t, question("web.vip.internal.", dns.TypeA)))
 		must.Get(c.Write(query))(t)
-		if _, err := c.Write(query); err == nil {
-			t.Error("the server reads on")
-		}
+		_, err := c.Write(query)
+		expect.True(t, err != nil, "the server reads on")
 		expect.Equal(t, time.Since(start), messageTime, "closed after")
 		expect.Equal(t, s.Counters().Dropped(Timeout), 1, "timeouts")
 	})
@@ -170,9 +169,8 @@ func TestStrangeConnections(t *testing.T) {
 	} {
 		inBubble(t, func(t *testing.T, _ *Server, conn net.Conn) {
 			start := time.Now()
-			if _, err := conn.Write(c.bytes); err != nil {
-				t.Fatalf("%s: %v", c.what, err)
-			}
+			_, err := conn.Write(c.bytes)
+			must.Succeed(t, err, c.what)
 			if c.code >= 0 {
 				if r := readReply(t, conn); r.Rcode != c.code || r.Id != binary.BigEndian.Uint16(query) {
 					t.Errorf("%s: reply %v", c.what, r)
@@ -357,9 +355,8 @@ func TestSilentConnectionAtTheEnd(t *testing.T) {
 	c := dial(t, "tcp", netip.AddrPortFrom(loopback4, w.port))
 	wait.Until(t, "the connection", func() bool { return w.Counters().Connections() == 1 })
 	w.end()
-	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("%v", err)
-	}
+	_, err := c.Read(make([]byte, 1))
+	expect.Is(t, err, io.EOF)
 }
 
 // Whatever a client sends, and in whatever parts, the connection ends, and each reply has its length before it.
@@ -367,10 +364,7 @@ func FuzzTCP(f *testing.F) {
 	query := func(name string) []byte {
 		m := new(dns.Msg)
 		m.SetQuestion(name, dns.TypeA)
-		b, err := m.Pack()
-		if err != nil {
-			f.Fatal(err)
-		}
+		b := must.Get(m.Pack())(f)
 		return append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)
 	}
 	web := query("web.vip.internal.")

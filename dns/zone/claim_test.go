@@ -49,9 +49,7 @@ func TestHostnameAndShortName(t *testing.T) {
 	w.check("db.vip.internal A: 10.64.16.4", "db.default.svc.vip.internal A: 10.64.16.5")
 	kind := func(want Kind) {
 		t.Helper()
-		if e, err := w.Explain("db.vip.internal", dns.TypeA); err != nil || e.Kind != want {
-			t.Errorf("the name is a %s, want %s; %v", e.Kind, want, err)
-		}
+		expect.Equal(t, must.Get(w.Explain("db.vip.internal", dns.TypeA))(t).Kind, want, "the name is a")
 	}
 	kind(Hostname)
 	w.checkConflicts("db.vip.internal db prod/x")

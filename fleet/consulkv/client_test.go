@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // A list is accepted only if it is a complete answer to the query.
@@ -58,9 +59,7 @@ func TestWhatIsAList(t *testing.T) {
 			}))
 			defer server.Close()
 			kv, err := consulkv.New(consulkv.Config{Address: server.URL, Datacenter: "dc2", Namespace: "team", Partition: "part", Token: "secret"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			defer kv.Close()
 			pairs, index, err := kv.List(t.Context(), "p/ %2F/", consulkv.Query{After: 3, Wait: 1500 * time.Millisecond, Consistent: true})
 			switch {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // The id stays with the state file until it is replaced.
@@ -32,10 +33,7 @@ func TestIdentityIsInTheStateFile(t *testing.T) {
 
 func open(t *testing.T) *store.DB {
 	t.Helper()
-	db, err := store.Open(t.TempDir() + "/" + store.FileName)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(store.Open(t.TempDir() + "/" + store.FileName))(t)
 	t.Cleanup(func() { db.Close() })
 	return db
 }

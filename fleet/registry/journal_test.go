@@ -7,6 +7,8 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // newer makes the larger number win.
@@ -18,10 +20,7 @@ func TestJournal(t *testing.T) {
 	db := openDB(t)
 	there := newMemory()
 	open := func() *Journal[int] {
-		j, err := NewJournal[int](there, store.NewBucket[int](db, "pending"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		j := must.Get(NewJournal[int](there, store.NewBucket[int](db, "pending")))(t)
 		return j
 	}
 	j := open()
@@ -42,9 +41,7 @@ func TestJournal(t *testing.T) {
 		}
 	}
 	var outdated *OutdatedError
-	if err := put("a", 0, new(5)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, put("a", 0, new(5)))
 	is("reachable", "a", 5, false)
 	there.set("c", 30)
 
@@ -53,26 +50,18 @@ func TestJournal(t *testing.T) {
 	if err := put("a", 0, new(6)); !errors.As(err, &outdated) {
 		t.Errorf("another version: %v", err)
 	}
-	if err := put("a", j.Version("a"), nil); !errors.Is(err, fleet.ErrUnavailable) {
-		t.Errorf("a removal: %v", err)
-	}
+	expect.Is(t, put("a", j.Version("a"), nil), fleet.ErrUnavailable, "a removal")
 	for key, value := range map[string]int{"a": 7, "b": 8, "c": 9} {
-		if err := put(key, j.Version(key), &value); err != nil {
-			t.Errorf("%s: %v", key, err)
-		}
+		expect.Succeed(t, put(key, j.Version(key), &value), key)
 	}
 	is("away", "a", 7, true)
 	if err := put("d", 0, new(1), Condition{"b", 0}); !errors.As(err, &outdated) || !slices.Equal(outdated.Keys, []string{"b"}) {
 		t.Errorf("a condition on a pending value: %v", err)
 	}
-	if err := put("b", j.Version("b"), new(80), Condition{"a", j.Version("a")}); err != nil {
-		t.Errorf("again: %v", err)
-	}
+	expect.Succeed(t, put("b", j.Version("b"), new(80), Condition{"a", j.Version("a")}), "again")
 	j = open()
 	is("after a restart", "b", 80, true)
-	if n := len(j.Pending()); n != 3 {
-		t.Errorf("%d pending after a restart", n)
-	}
+	expect.Equal(t, len(j.Pending()), 3, "pending after a restart")
 	if done, err := j.Merge(t.Context(), []string{"a", "b", "c"}, newer); err == nil || len(done) != 0 {
 		t.Errorf("merged while away: %q, %v", done, err)
 	}
@@ -95,17 +84,11 @@ func TestJournal(t *testing.T) {
 
 	// With the store back, the next write replaces a value that is still pending.
 	there.err = fleet.ErrUnavailable
-	if err := put("a", j.Version("a"), new(10)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, put("a", j.Version("a"), new(10)))
 	there.err = nil
-	if err := put("a", j.Version("a"), new(3)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, put("a", j.Version("a"), new(3)))
 	is("written over a pending value", "a", 3, false)
-	if n := len(j.Pending()); n != 0 {
-		t.Errorf("%d pending", n)
-	}
+	expect.Equal(t, len(j.Pending()), 0, "pending")
 }
 
 // stuckBucket is a Bucket that can't be written while err is set.
@@ -128,10 +111,7 @@ func TestJournalDeletesWhatItCouldNotDelete(t *testing.T) {
 	db := openDB(t)
 	there, disk := newMemory(), &stuckBucket{Bucket: store.NewBucket[int](db, "pending")}
 	open := func() *Journal[int] {
-		j, err := NewJournal[int](there, disk)
-		if err != nil {
-			t.Fatal(err)
-		}
+		j := must.Get(NewJournal[int](there, disk))(t)
 		return j
 	}
 	j := open()
@@ -143,10 +123,7 @@ func TestJournalDeletesWhatItCouldNotDelete(t *testing.T) {
 		}
 	}
 	onDisk := func() int {
-		all, err := disk.All()
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must.Get(disk.All())(t)
 		return len(all)
 	}
 	there.err = fleet.ErrUnavailable

@@ -7,14 +7,13 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func openDB(t *testing.T) *store.DB {
 	t.Helper()
-	db, err := store.Open(filepath.Join(t.TempDir(), store.FileName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(store.Open(filepath.Join(t.TempDir(), store.FileName)))(t)
 	t.Cleanup(func() { db.Close() })
 	return db
 }
@@ -22,23 +21,14 @@ func openDB(t *testing.T) *store.DB {
 // An edit is refused if a value that it requires has another version.
 func TestLocalConditions(t *testing.T) {
 	db := openDB(t)
-	l, err := NewLocal(store.NewBucket[int](db, "numbers"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(NewLocal(store.NewBucket[int](db, "numbers")))(t)
 	put := func(key string, requires ...Condition) error {
 		b := &Batch[int]{Edits: []Edit[int]{{Key: key, Version: l.Version(key), Value: new(1), Requires: requires}}}
-		if err := l.Commit(t.Context(), []*Batch[int]{b}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.Commit(t.Context(), []*Batch[int]{b}))
 		return b.Err
 	}
-	if err := put("a", Condition{"b", 0}); err != nil {
-		t.Error(err)
-	}
-	if err := put("b", Condition{"a", l.Version("a")}); err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, put("a", Condition{"b", 0}))
+	expect.Succeed(t, put("b", Condition{"a", l.Version("a")}))
 	var outdated *OutdatedError
 	for _, c := range []Condition{{"a", 0}, {"a", l.Version("a") + 7}, {"none", 1}} {
 		if err := put("c", c); !errors.As(err, &outdated) || !slices.Equal(outdated.Keys, []string{c.Key}) || l.Version("c") != 0 {
@@ -50,10 +40,7 @@ func TestLocalConditions(t *testing.T) {
 // A value that is read during writes has its own version, not that of the value before.
 func TestLocalGetDuringWrites(t *testing.T) {
 	db := openDB(t)
-	l, err := NewLocal(store.NewBucket[int](db, "numbers"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(NewLocal(store.NewBucket[int](db, "numbers")))(t)
 	written := map[uint64]int{} // values by version
 	done := make(chan struct{})
 	go func() {
@@ -78,8 +65,6 @@ func TestLocalGetDuringWrites(t *testing.T) {
 		}
 	}
 	for version, n := range read {
-		if written[version] != n {
-			t.Errorf("version %d was read with the value %d, and written with %d", version, n, written[version])
-		}
+		expect.Equal(t, written[version], n, "version %d was read with the value %d, and written with", version, n)
 	}
 }

@@ -2,23 +2,19 @@ package registry
 
 import (
 	"context"
-	"errors"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func TestLockHonorsContext(t *testing.T) {
 	var l Locks
-	unlock, err := l.Lock(t.Context(), "default/web")
-	if err != nil {
-		t.Fatal(err)
-	}
+	unlock := must.Get(l.Lock(t.Context(), "default/web"))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := l.Lock(ctx, "default/web", "default/a"); !errors.Is(err, context.Canceled) {
-		t.Fatalf("lock with a canceled context: %v", err)
-	}
+	_, err := l.Lock(ctx, "default/web", "default/a")
+	must.Is(t, err, context.Canceled, "lock with a canceled context")
 	unlock()
-	if l.Len() != 0 {
-		t.Errorf("%d locks left", l.Len())
-	}
+	expect.Equal(t, l.Len(), 0, "locks left")
 }

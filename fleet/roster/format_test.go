@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // During an upgrade of the fleet, one host after the other reads a newer format.
@@ -19,9 +21,7 @@ func TestFormatOfAllHosts(t *testing.T) {
 			t.Helper()
 			time.Sleep(time.Minute)
 			for i, h := range hosts() {
-				if got := h.Format(); got != want {
-					t.Errorf("%s: host %d knows format %d, want %d", when, i, got, want)
-				}
+				expect.Equal(t, h.Format(), want, "%s: host %d knows format", when, i)
 			}
 		}
 		upgrade := func(h *host, name string, to Member) *host {
@@ -39,17 +39,9 @@ func TestFormatOfAllHosts(t *testing.T) {
 		// A lost host counts until it is forgotten.
 		two.end()
 		time.Sleep(3 * time.Minute)
-		if got := one.lostNames(); got != "two" {
-			t.Fatalf("lost: %q", got)
-		}
-		if got := one.Format(); got != 2 {
-			t.Errorf("a host of format 2 is lost: format %d", got)
-		}
-		if err := one.Forget(t.Context(), "two"); err != nil {
-			t.Fatal(err)
-		}
-		if got := one.Format(); got != 3 {
-			t.Errorf("the host is forgotten: format %d", got)
-		}
+		must.Equal(t, one.lostNames(), "two", "lost")
+		expect.Equal(t, one.Format(), 2, "a host of format 2 is lost: format")
+		must.Succeed(t, one.Forget(t.Context(), "two"))
+		expect.Equal(t, one.Format(), 3, "the host is forgotten: format")
 	})
 }

@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // records are what is kept of hosts, for all hosts of a test.
@@ -102,9 +104,7 @@ func TestLostHosts(t *testing.T) {
 		before := two.lost.Rows().Revision()
 		time.Sleep(50 * time.Minute)
 		expectLost(t, "still lost", "three", one, two)
-		if two.lost.Rows().Revision() != before {
-			t.Error("the rows change at rest")
-		}
+		expect.Equal(t, two.lost.Rows().Revision(), before, "the rows change at rest")
 		kept.mu.Lock()
 		kept.fails = 2
 		kept.mu.Unlock()
@@ -115,20 +115,14 @@ func TestLostHosts(t *testing.T) {
 		}
 
 		// An operator forgets another one, through a host that isn't the leader.
-		if err := two.Forget(t.Context(), "one"); !errors.Is(err, ErrPresent) {
-			t.Errorf("a host that is present: %v", err)
-		}
-		if err := two.Forget(t.Context(), "three"); !errors.Is(err, ErrUnknown) {
-			t.Errorf("an unknown host: %v", err)
-		}
+		expect.Is(t, two.Forget(t.Context(), "one"), ErrPresent, "a host that is present")
+		expect.Is(t, two.Forget(t.Context(), "three"), ErrUnknown, "an unknown host")
 		four := start("four/4")
 		time.Sleep(25 * time.Second)
 		four.end()
 		time.Sleep(25 * time.Second)
 		expectLost(t, "another one", "four/4", one, two)
-		if err := two.Forget(t.Context(), "four/4"); err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, two.Forget(t.Context(), "four/4"))
 		expectLost(t, "forgotten by command", "", one, two)
 		time.Sleep(time.Minute)
 		expectLost(t, "it does not come back", "", one, two)
@@ -153,9 +147,8 @@ func TestAStepOfTheClockForgetsNoHost(t *testing.T) {
 		forgets := func(when string, r *Roster, step time.Duration, want bool) {
 			t.Helper()
 			now := time.Now()
-			if got := len(r.overdue(now, now.Round(0).Add(step))); (got == 1) != want {
-				t.Errorf("%s: forgets %d hosts", when, got)
-			}
+			got := len(r.overdue(now, now.Round(0).Add(step)))
+			expect.Equal(t, got == 1, want, "%s: forgets %d hosts", when, got)
 		}
 		steady, ahead, early := leader(), leader(), leader()
 		forgets("at first", steady, 0, false)
@@ -204,9 +197,7 @@ func TestRecordsOfUnknownHosts(t *testing.T) {
 			two.end()
 			time.Sleep(29 * time.Second)
 			expectLost(t, "and left", "gone two", one)
-			if err := one.Forget(t.Context(), "two"); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, one.Forget(t.Context(), "two"))
 		}
 	})
 }
@@ -230,9 +221,7 @@ func TestLossOfManyHosts(t *testing.T) {
 		}
 		before := txns(rest...)
 		time.Sleep(time.Minute)
-		if got := len(strings.Fields(rest[1].lostNames())); got != n-2 {
-			t.Errorf("%d hosts are lost, want %d", got, n-2)
-		}
+		expect.Equal(t, len(strings.Fields(rest[1].lostNames())), n-2, "hosts are lost")
 		// The rows, each with a member that is removed, need three operations of 125 in a transaction.
 		// The two hosts publish themselves in the meantime.
 		if got := txns(rest...) - before; got > 2+4 {
@@ -240,8 +229,6 @@ func TestLossOfManyHosts(t *testing.T) {
 		}
 		rev := rest[1].lost.Rows().Revision()
 		time.Sleep(10 * time.Minute)
-		if rest[1].lost.Rows().Revision() != rev {
-			t.Error("the rows change at rest")
-		}
+		expect.Equal(t, rest[1].lost.Rows().Revision(), rev, "the rows change at rest")
 	})
 }

@@ -12,7 +12,9 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 type host struct {
@@ -52,7 +54,7 @@ func (h *host) names() string {
 	return strings.Join(out, " ")
 }
 
-func expect(t *testing.T, when, want string, hosts ...*host) {
+func expectState(t *testing.T, when, want string, hosts ...*host) {
 	t.Helper()
 	expectAll(t, when, "present", want, (*host).names, hosts)
 }
@@ -62,9 +64,8 @@ func expectAll(t *testing.T, when, what, want string, known func(*host) string, 
 	t.Helper()
 	synctest.Wait()
 	for i, h := range hosts {
-		if got := known(h); got != want {
-			t.Errorf("%s: host %d knows %q as %s, want %q", when, i, got, what, want)
-		}
+		got := known(h)
+		expect.Equal(t, got, want, "%s: host %d knows %q as %s", when, i, got, what)
 	}
 }
 
@@ -73,10 +74,10 @@ func TestRosterHasThePresentHosts(t *testing.T) {
 		kv := fleettest.NewMemory()
 		one := join(t, kv, "one", Member{})
 		time.Sleep(5 * time.Second)
-		expect(t, "alone", "one", one)
+		expectState(t, "alone", "one", one)
 		two, real := join(t, kv, "two/2", Member{}), join(t, kv, "real", Member{NoProbes: true})
 		time.Sleep(30 * time.Second)
-		expect(t, "after two joined", "(real) one two/2", one, two, real)
+		expectState(t, "after two joined", "(real) one two/2", one, two, real)
 		if one.WasThere() || two.WasThere() {
 			t.Error("hosts that have just joined were there before")
 		}
@@ -88,36 +89,30 @@ func TestRosterHasThePresentHosts(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			two = join(t, kv, "two/2", Member{})
 			time.Sleep(17 * time.Second)
-			if !two.WasThere() {
-				t.Error("a host was not there before its restart")
-			}
+			expect.True(t, two.WasThere(), "a host was not there before its restart")
 		}
-		expect(t, "after restarts", "(real) one two/2", one, two, real)
-		if one.Rows().Revision() != before {
-			t.Error("restarts have changed the rows")
-		}
+		expectState(t, "after restarts", "(real) one two/2", one, two, real)
+		expect.Equal(t, one.Rows().Revision(), before, "restarts have changed the rows")
 
 		// One that leaves is removed by the second list.
 		two.end()
 		time.Sleep(25 * time.Second)
-		expect(t, "after one left", "(real) one", one, real)
+		expectState(t, "after one left", "(real) one", one, real)
 
 		// The leader is lost.
-		if !one.tree.Mine() {
-			t.Fatal("the first host is not the leader")
-		}
+		must.True(t, one.tree.Mine(), "the first host is not the leader")
 		one.tree.SetDown(true)
 		time.Sleep(90 * time.Second)
-		expect(t, "after the leader was lost", "(real)", real)
+		expectState(t, "after the leader was lost", "(real)", real)
 		one.tree.SetDown(false)
 		time.Sleep(90 * time.Second)
-		expect(t, "after it is back", "(real) one", one, real)
+		expectState(t, "after it is back", "(real) one", one, real)
 
 		// A host that changes its role quickly corrects its row.
 		real.end()
 		real = join(t, kv, "real", Member{})
 		time.Sleep(30 * time.Second)
-		expect(t, "after a change of the role", "one real", one, real)
+		expectState(t, "after a change of the role", "one real", one, real)
 	})
 }
 
@@ -138,9 +133,8 @@ func TestRosterOfManyHosts(t *testing.T) {
 			return sum
 		}
 		for i, h := range hosts {
-			if got := len(strings.Fields(h.names())); got != n {
-				t.Errorf("host %d knows %d hosts", i, got)
-			}
+			got := len(strings.Fields(h.names()))
+			expect.Equal(t, got, n, "host %d knows %d hosts", i, got)
 		}
 		// Each host has written its own row of the nodes, and one or two more at the start.
 		if sum := txns(); sum > 4*n+20 {
@@ -148,21 +142,15 @@ func TestRosterOfManyHosts(t *testing.T) {
 		}
 		before := hosts[0].Rows().Revision()
 		time.Sleep(10 * time.Minute)
-		if hosts[0].Rows().Revision() != before {
-			t.Error("the rows change at rest")
-		}
+		expect.Equal(t, hosts[0].Rows().Revision(), before, "the rows change at rest")
 	})
 }
 
 func TestKeysAreNames(t *testing.T) {
 	for _, name := range []string{"lb1", "a.b", "ü x", "a/b", "%"} {
-		if got := NodeOf(KeyOf(name)); got != name {
-			t.Errorf("%q becomes %q", name, got)
-		}
+		expect.Equal(t, NodeOf(KeyOf(name)), name, "becomes")
 	}
 	for _, key := range []string{"a/b", "%zz", "a b"} {
-		if got := NodeOf(key); got != "" {
-			t.Errorf("key %q is the node %q", key, got)
-		}
+		expect.Equal(t, NodeOf(key), "", "key %q is the node", key)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func FuzzLogEntry(f *testing.F) {
@@ -191,7 +192,5 @@ func TestRingIsUsedInTurn(t *testing.T) {
 			t.Errorf("%d more, up to %d: %v, %d entries", step, seq, ok, got)
 		}
 	}
-	if len(l.ring) != ringSize {
-		t.Errorf("%d keys in the ring", len(l.ring))
-	}
+	expect.Equal(t, len(l.ring), ringSize, "keys in the ring")
 }

@@ -219,9 +219,8 @@ func TestPortChangesHands(t *testing.T) {
 		w.row(to, port, 1)
 		w.expect(here, port, to, 200, 1)
 	}
-	if events, _ := w.Events.Since(0); len(events) > 0 {
-		t.Errorf("events %+v", events)
-	}
+	events, _ := w.Events.Since(0)
+	expect.Empty(t, events, "events")
 }
 
 func TestFollowsTheHostsAddresses(t *testing.T) {
@@ -388,9 +387,8 @@ func TestBrokenListener(t *testing.T) {
 	if p := s.Problems(); len(p) != 1 || p[0].Code != vip.CodeDataplane {
 		t.Errorf("problems %v", p)
 	}
-	if _, _, _, err := get(here, number); err == nil {
-		t.Error("still answers")
-	}
+	_, _, _, err := get(here, number)
+	expect.True(t, err != nil, "still answers")
 	s.retryAll()
 	w.expect(here, number, "web", 200, 1)
 	expect.Empty(t, s.Problems(), "problems")
@@ -460,9 +458,8 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 		open[text] = c
 	}
 	for text, c := range open {
-		if _, err := io.Copy(io.Discard, c); isTimeout(err) {
-			t.Errorf("after %.20q: still open", text)
-		}
+		_, err := io.Copy(io.Discard, c)
+		expect.False(t, isTimeout(err), "after %.20q: still open", text)
 	}
 	w.until("their places are free", func() bool { all, _ := w.limit.Open(); return all == 0 }, nil)
 }
@@ -481,9 +478,8 @@ func TestEnd(t *testing.T) {
 	idle := must.Get(net.Dial("tcp", net.JoinHostPort(here, fmt.Sprint(number))))(t)
 	defer idle.Close()
 	expect.Is(t, w.end(), context.Canceled, "Run ended with")
-	if _, _, _, err := get(here, number); err == nil {
-		t.Error("still answers")
-	}
+	_, _, _, err := get(here, number)
+	expect.True(t, err != nil, "still answers")
 	all, _ := w.limit.Open()
 	expect.Equal(t, all, 0, "connections are open")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -50,9 +51,8 @@ func TestStarved(t *testing.T) {
 		{name: "a command that failed early", delays: every(100*ms, 95*ms), began: 9 * time.Second, timeout: time.Second, took: 400 * ms},
 	} {
 		took := cmp.Or(tc.took, tc.timeout)
-		if got := tc.delays.starved(tc.began, 10*time.Second, tc.timeout, took); (got != "") != tc.want {
-			t.Errorf("%s: %q", tc.name, got)
-		}
+		got := tc.delays.starved(tc.began, 10*time.Second, tc.timeout, took)
+		expect.Equal(t, got != "", tc.want, "%s: %q", tc.name, got)
 	}
 }
 
@@ -82,9 +82,8 @@ func TestLongestDelays(t *testing.T) {
 		for _, one := range took[max(0, len(took)-wakes):] {
 			want += one
 		}
-		if got := d.since(began, now); got != min(want, now-began) {
-			t.Fatalf("lost %v, want %v", got, want)
-		}
+		got := d.since(began, now)
+		must.Equal(t, got, min(want, now-began), "lost %v, want %v", got, want)
 	})
 }
 

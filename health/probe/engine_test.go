@@ -135,9 +135,8 @@ func TestLocalFaults(t *testing.T) {
 		broken.Store(true)
 		time.Sleep(119 * time.Second)
 		synctest.Wait()
-		if n := strings.Count(log.String(), "fault of this host"); n != 2 {
-			t.Errorf("%d records in 2 minutes:\n%s", n, log.String())
-		}
+		n := strings.Count(log.String(), "fault of this host")
+		expect.Equal(t, n, 2, "%d records in 2 minutes:\n%s", n, log.String())
 		if l.health()[vip.Healthy] != 100 || l.rows.Revision() != rev {
 			t.Errorf("states %v", l.health())
 		}

@@ -89,9 +89,8 @@ func TestCommandsAreBounded(t *testing.T) {
 	expect.Equal(t, e.Stats().Running, 3, "running")
 	stop()
 	for _, text := range pids() {
-		if n, _ := strconv.Atoi(text); !ended(n) {
-			t.Errorf("process %d runs after the end", n)
-		}
+		n, _ := strconv.Atoi(text)
+		expect.True(t, ended(n), "process %d runs after the end", n)
 	}
 	expect.Equal(t, len(pids()), 3, "commands ran")
 }

@@ -109,8 +109,7 @@ func closedPort(t testing.TB, host string) netip.AddrPort {
 func boundSocket(t testing.TB, host string) (fd int, address netip.AddrPort) {
 	t.Helper()
 	family, sa := sockaddr(netip.AddrPortFrom(netip.MustParseAddr(host), 0))
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	must.Succeed(t, err)
+	fd = must.Get(unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	t.Cleanup(func() { unix.Close(fd) })
 	must.Succeed(t, unix.Bind(fd, sa))
 	bound := must.Get(unix.Getsockname(fd))(t)

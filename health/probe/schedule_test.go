@@ -214,9 +214,8 @@ func TestFastInterval(t *testing.T) {
 				fast += "?"
 			}
 		}
-		if want := "-ff---f--"; fast != want {
-			t.Errorf("intervals are %s, want %s: %v", fast, want, starts)
-		}
+		want := "-ff---f--"
+		expect.Equal(t, fast, want, "intervals are %s, want %s: %v", fast, want, starts)
 	})
 }
 

@@ -139,9 +139,8 @@ func TestOutcomesOfErrors(t *testing.T) {
 		unix.EMFILE: NoDescriptors, unix.ENFILE: NoDescriptors, unix.ENOBUFS: Local, unix.EADDRNOTAVAIL: Local, unix.EAFNOSUPPORT: Local,
 		io.ErrUnexpectedEOF: BadAnswer,
 	} {
-		if got, _ := judge("x", err); got != want {
-			t.Errorf("%v is %v, want %v", err, got, want)
-		}
+		got, _ := judge("x", err)
+		expect.Equal(t, got, want, err)
 	}
 }
 

@@ -95,7 +95,5 @@ func TestAssignmentIsStable(t *testing.T) {
 	}
 	const key = "10.0.0.1:80/tcp-e9cbf5f8b9e7c4a1"
 	got := fmt.Sprint(groupOf(key), a.probers(groupOf(key)))
-	if want := "8 [host1 host17 host15]"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	expect.Equal(t, got, "8 [host1 host17 host15]")
 }

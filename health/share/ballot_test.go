@@ -104,9 +104,7 @@ func TestBallot(t *testing.T) {
 			got += " " + short(&next)
 		}
 		expect.Equal(t, got, c.want, "%s of %s finds %q with row %q", c.me, c.probers, c.own, c.row)
-		if short(b.row) != before {
-			t.Errorf("the row has changed: %q, was %q", short(b.row), before)
-		}
+		expect.Equal(t, short(b.row), before, "the row has changed")
 	}
 }
 
@@ -137,9 +135,7 @@ func TestMajorityDecides(t *testing.T) {
 					writes++
 				}
 			}
-			if writes > 3*n {
-				t.Fatalf("%v: still no end after %d writes: %s", finds, writes, short(at))
-			}
+			must.AtMost(t, writes, 3*n, "%v: still no end after %d writes: %s", finds, writes, short(at))
 		}
 		for health, n := range votes {
 			if n >= majority(len(probers)) && at.Health != health {

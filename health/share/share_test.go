@@ -429,9 +429,8 @@ func TestAssigned(t *testing.T) {
 				t.Errorf("%s probes %d targets after %v, %d of them slowly", c.name, n, took, slow)
 			}
 			w.sleep(5 * time.Second)
-			if now, _ := h.engine.probes(); now != n {
-				t.Errorf("%s probes %d targets, and %d later", c.name, n, now)
-			}
+			now, _ := h.engine.probes()
+			expect.Equal(t, now, n, "%s probes %d targets, and %d later", c.name, n, now)
 		}
 	})
 }

@@ -2,9 +2,10 @@ package access
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func TestEachRoleAllowsWhatTheLowerOnesAllow(t *testing.T) {
@@ -28,9 +29,7 @@ func TestEachRoleAllowsWhatTheLowerOnesAllow(t *testing.T) {
 				got = append(got, n.name)
 			}
 		}
-		if s := strings.Join(got, " "); s != c.want {
-			t.Errorf("%v allows %q, want %q", c.grant, s, c.want)
-		}
+		expect.Equal(t, strings.Join(got, " "), c.want, "%v allows", c.grant)
 	}
 }
 
@@ -62,9 +61,8 @@ func TestBackendsOfARegistrar(t *testing.T) {
 			}
 		}
 	}
-	if err := (Grant{Role: Operator, Backends: grant("10.1.0.0/16").Backends}).Check(); err == nil {
-		t.Error("an operator is limited to backends")
-	}
+	err := (Grant{Role: Operator, Backends: grant("10.1.0.0/16").Backends}).Check()
+	expect.True(t, err != nil, "an operator is limited to backends")
 }
 
 func TestHostnamesOfARegistrar(t *testing.T) {
@@ -100,9 +98,7 @@ func TestPolicy(t *testing.T) {
 		{CertSubject: "deploy.example", Grant: Grant{Role: Registrar, Namespaces: []string{"web"}}},
 		{CertSubject: "deploy.example", Grant: Grant{Role: Viewer}},
 	})
-	if !slices.Equal(missing, []string{"user no-such-user"}) {
-		t.Errorf("missing %q", missing)
-	}
+	expect.SameList(t, missing, []string{"user no-such-user"}, "missing")
 	for _, c := range []struct {
 		name string
 		got  Grant
@@ -120,8 +116,6 @@ func TestPolicy(t *testing.T) {
 		{"another certificate", p.OfCertificate("other.example"), "none"},
 		{"a certificate without a name", p.OfCertificate(""), "none"},
 	} {
-		if c.got.String() != c.want {
-			t.Errorf("%s: %s, want %s", c.name, c.got, c.want)
-		}
+		expect.Equal(t, c.got.String(), c.want, "%s: %s", c.name, c.got)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func TestBackoffDoublesWithinBounds(t *testing.T) {
@@ -33,9 +34,7 @@ func TestNapEndsEarly(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if Nap(ctx, time.Minute, early) {
-			t.Error("Nap does not tell that its context has ended")
-		}
+		expect.False(t, Nap(ctx, time.Minute, early), "Nap does not tell that its context has ended")
 	})
 }
 

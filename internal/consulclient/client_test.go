@@ -16,7 +16,10 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/answer"
+	"github.com/ironvip/ironvip/test/accept"
 	"github.com/ironvip/ironvip/test/authority"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 
 	"github.com/hashicorp/consul/api"
 )
@@ -25,9 +28,7 @@ import (
 func client(t *testing.T, c Config) *api.Client {
 	t.Helper()
 	out, closeIdle, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(closeIdle)
 	return out
 }
@@ -50,17 +51,12 @@ var plain = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func TestASocketAndWhomToAsk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "consul.sock")
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("unix", path))(t)
 	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: plain}}
 	server.Start()
 	defer server.Close()
@@ -171,32 +167,21 @@ func TestTLS(t *testing.T) {
 
 func TestBadAddresses(t *testing.T) {
 	for _, address := range []string{"ftp://x:1", "unix://relative"} {
-		if _, _, err := New(Config{Address: address}); err == nil {
-			t.Errorf("%s is taken", address)
-		}
+		_, _, err := New(Config{Address: address})
+		expect.True(t, err != nil, "%s is taken", address)
 	}
 }
 
 // An agent that refuses a connection answers before it receives a request. The client returns a
 // distinct error.
 func TestAnAgentThatIsBusy(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.WriteString(conn, "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\nContent-Length: 81\r\nConnection: close\r\n\r\n"+
-				"Your IP is issuing too many concurrent connections, please rate limit your calls\n")
-			_, _ = conn.Read(make([]byte, 4096)) // closing with unread data would be a reset, which loses the answer
-			_ = conn.Close()
-		}
-	}()
+	accept.Each(listener, func(conn net.Conn) {
+		_, _ = io.WriteString(conn, "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\nContent-Length: 81\r\nConnection: close\r\n\r\n"+
+			"Your IP is issuing too many concurrent connections, please rate limit your calls\n")
+		_, _ = conn.Read(make([]byte, 4096)) // closing with unread data would be a reset, which loses the answer
+	})
 	if _, err := ask(client(t, Config{Address: listener.Addr().String()})); !errors.Is(err, ErrBusy) {
 		t.Errorf("%v", err)
 	}

@@ -13,24 +13,17 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul/api"
+
+	"github.com/ironvip/ironvip/test/accept"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func TestPlainErrorsNameNoURL(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	closes := listener.Addr().String()
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			http.ReadRequest(bufio.NewReader(conn)) // read all of it, because closing with unread data would be a reset
-			conn.Close()
-		}
-	}()
+	accept.Each(listener, func(conn net.Conn) {
+		http.ReadRequest(bufio.NewReader(conn)) // read all of it, because closing with unread data would be a reset
+	})
 	defer listener.Close()
 	// While its servers have no leader, Consul delays an answer, and then refuses it.
 	released := make(chan struct{})
@@ -59,9 +52,7 @@ func TestPlainErrorsNameNoURL(t *testing.T) {
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			c, closeIdle, err := New(Config{Address: test.address})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			defer closeIdle()
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // After any sets and drops, a queue has the content of a map, and returns
@@ -68,9 +70,7 @@ func TestDueIsWhatHasCome(t *testing.T) {
 			a.Drop(k)
 		}
 	}
-	if want := []string{"past", "past", "now"}; !slices.Equal(due, want) {
-		t.Errorf("due are %q, want %q", due, want)
-	}
+	expect.SameList(t, due, []string{"past", "past", "now"}, "due")
 	if k, _, _ := a.First(); k != "soon" || a.Len() != 2 {
 		t.Errorf("left are %d, first %q, want soon and one more", a.Len(), k)
 	}

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func TestLogKeepsTheNewest(t *testing.T) {
@@ -19,13 +22,9 @@ func TestLogKeepsTheNewest(t *testing.T) {
 	}
 	for since, want := range map[uint64][]uint64{0: {3, 4, 5}, 3: {4, 5}, 5: nil, 99: nil} {
 		got, _ := l.Since(since)
-		if len(got) != len(want) {
-			t.Fatalf("since %d: %v, want IDs %v", since, got, want)
-		}
+		must.Len(t, got, len(want), "since %d: %v, want IDs %v", since, got, want)
 		for i := range got {
-			if got[i].ID != want[i] {
-				t.Errorf("since %d: %v, want IDs %v", since, got, want)
-			}
+			expect.Equal(t, got[i].ID, want[i], "since %d: %v, want IDs %v", since, got, want)
 		}
 	}
 	for id, want := range map[uint64]bool{0: false, 1: true, 2: true, 5: true, 6: false} {
@@ -100,18 +99,14 @@ func TestLogIsSharedByNamespaces(t *testing.T) {
 		l.Add(Event{Kind: "backend_expired", Service: fmt.Sprintf("noisy/web-%d", i%7), Object: fmt.Sprint(i)})
 	}
 	got := l.all()
-	if len(got) != size {
-		t.Fatalf("%d events, want %d", len(got), size)
-	}
+	must.Equal(t, len(got), size, "events")
 	for i, e := range others {
 		if got[i].Kind != e.Kind || got[i].Service != e.Service {
 			t.Errorf("event %d: %+v, want %+v", i, got[i], e)
 		}
 	}
 	for i, e := range got[len(others):] {
-		if want := fmt.Sprint(1200 - size + len(others) + i); e.Object != want {
-			t.Errorf("event %d of the noisy namespace is of %s, want %s", i, e.Object, want)
-		}
+		expect.Equal(t, e.Object, fmt.Sprint(1200-size+len(others)+i), "event %d of the noisy namespace is of", i)
 	}
 
 	// Two noisy ones have as much as each other.
@@ -139,17 +134,13 @@ func TestLogForgetsSubjects(t *testing.T) {
 	for i := range 100 {
 		l.Add(Event{Kind: "k", Service: fmt.Sprintf("ns-%d/web", i)})
 	}
-	if len(l.namespaces) != 5 {
-		t.Errorf("%d namespaces, want 5", len(l.namespaces))
-	}
+	expect.Equal(t, len(l.namespaces), 5, "namespaces")
 	l = NewLog(5, time.Now)
 	for i := range 5 {
 		l.Add(Event{Kind: "k", Object: fmt.Sprint(i)})
 	}
 	for _, e := range l.all() {
-		if e.Count != 0 {
-			t.Errorf("counted with forgotten ones: %+v", e)
-		}
+		expect.Equal(t, e.Count, 0, "counted with forgotten ones: %+v", e)
 	}
 }
 

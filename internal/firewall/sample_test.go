@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/firewall"
+	"github.com/ironvip/ironvip/test/accept"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/seed"
@@ -140,20 +142,11 @@ func TestSample(t *testing.T) {
 		}
 		l := n.Listen(at)
 		t.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					defer c.Close()
-					if _, err := c.Read(make([]byte, 1)); err == nil {
-						c.Write([]byte{0})
-					}
-				}()
+		accept.Each(l, func(c net.Conn) {
+			if _, err := c.Read(make([]byte, 1)); err == nil {
+				c.Write([]byte{0})
 			}
-		}()
+		})
 	}
 	host.Run("nft", "add table ip nothing") // the modules
 	connects := func(within time.Duration) bool {

@@ -2,7 +2,6 @@ package hostnet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -12,11 +11,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -24,17 +27,11 @@ import (
 func nothingOurs(string, netip.Addr) bool { return false }
 
 func TestReadFindsLoopbackWithoutRights(t *testing.T) {
-	s, err := Read(nothingOurs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Read(nothingOurs))(t)
 	if !slices.ContainsFunc(s.Addrs, func(a Addr) bool { return a.Prefix.Addr() == netip.MustParseAddr("127.0.0.1") && a.Link == "lo" }) {
 		t.Errorf("no 127.0.0.1 among %v", s.Addrs)
 	}
-	without, err := Read(func(link string, _ netip.Addr) bool { return link == "lo" })
-	if err != nil {
-		t.Fatal(err)
-	}
+	without := must.Get(Read(func(link string, _ netip.Addr) bool { return link == "lo" }))(t)
 	if slices.ContainsFunc(without.Addrs, func(a Addr) bool { return a.Link == "lo" }) {
 		t.Errorf("what is ours is not left out: %v", without.Addrs)
 	}
@@ -45,10 +42,7 @@ func TestReadFindsLoopbackWithoutRights(t *testing.T) {
 func TestWatchFollowsTheKernel(t *testing.T) {
 	need.Root(t)
 	runtime.LockOSThread() // the namespace is this thread's; the thread ends with the test
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := must.Get(netns.New())(t)
 	defer ns.Close()
 	do(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "peer"}))
 	link, err := netlink.LinkByName("eth0")
@@ -71,9 +65,7 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 	}()
 	defer func() {
 		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("Run ended with %v", err)
-		}
+		expect.Is(t, <-ended, context.Canceled, "Run ended with")
 	}()
 	<-out.Ready()
 
@@ -126,9 +118,7 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 	do(t, netlink.RouteDel(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: &net.IPNet{IP: second.IP, Mask: net.CIDRMask(32, 32)}, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST}))
 	s, _, _ := out.Get(struct{}{})
 	for addr, want := range map[string]bool{"192.0.2.1": true, "192.0.2.2": true, "192.0.2.4": false, "198.51.100.7": true} {
-		if got := s.HasAddr(netip.MustParseAddr(addr)); got != want {
-			t.Errorf("the host has %s: %v, want %v", addr, got, want)
-		}
+		expect.Equal(t, s.HasAddr(netip.MustParseAddr(addr)), want, "the host has %s", addr)
 	}
 	// Changes without a pause don't postpone the next read.
 	busy, err := netlink.ParseAddr("203.0.113.1/24")
@@ -188,9 +178,7 @@ func await(t *testing.T, out *table.Table[struct{}, Snapshot], what string, chec
 
 func do(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 }
 
 func addrs(texts ...string) []netip.Addr {
@@ -199,4 +187,88 @@ func addrs(texts ...string) []netip.Addr {
 		out[i] = netip.MustParseAddr(s)
 	}
 	return out
+}
+
+func TestIsOwn(t *testing.T) {
+	host := table.New(table.NewClock(time.Now()), KeyOf, Same)
+	own := IsOwn(host)
+	addr := netip.MustParseAddr("10.9.0.1")
+	if own(addr) || !own(netip.MustParseAddr("127.0.0.9")) || !own(netip.IPv6Loopback()) {
+		t.Error("without knowing the host's addresses")
+	}
+	host.Set(Snapshot{Addrs: []Addr{{Prefix: netip.MustParsePrefix("10.9.0.1/24")}}})
+	if !own(addr) || own(netip.MustParseAddr("10.9.0.2")) {
+		t.Error("with them")
+	}
+}
+
+func network(t *testing.T, s string) *net.IPNet {
+	t.Helper()
+	_, n, err := net.ParseCIDR(s)
+	must.Succeed(t, err)
+	return n
+}
+
+// A route contributes its gateways or, without any, its range.
+func TestRoutes(t *testing.T) {
+	name := func(index int) string { return map[int]string{1: "lo", 2: "eth0", 3: "ironvip0"}[index] }
+	ours := func(link string, _ netip.Addr) bool { return link == "ironvip0" }
+	for _, c := range []struct {
+		name     string
+		route    netlink.Route
+		gateways []string
+		ranges   []string
+	}{
+		{"a connected subnet", netlink.Route{LinkIndex: 2, Dst: network(t, "192.0.2.0/24"), Type: unix.RTN_UNICAST}, nil, []string{"192.0.2.0/24"}},
+		{"IPv6", netlink.Route{LinkIndex: 2, Dst: network(t, "2001:db8::/64"), Type: unix.RTN_UNICAST}, nil, []string{"2001:db8::/64"}},
+		{"the default route", netlink.Route{LinkIndex: 2, Dst: network(t, "0.0.0.0/0"), Gw: net.ParseIP("192.0.2.1"), Type: unix.RTN_UNICAST}, []string{"192.0.2.1"}, nil},
+		{"a default route without a range", netlink.Route{LinkIndex: 2, Gw: net.ParseIP("fe80::1"), Type: unix.RTN_UNICAST}, []string{"fe80::1"}, nil},
+		{"a default route without a gateway", netlink.Route{LinkIndex: 2, Dst: network(t, "::/0"), Type: unix.RTN_UNICAST}, nil, nil},
+		{"several gateways", netlink.Route{Dst: network(t, "10.0.0.0/8"), Type: unix.RTN_UNICAST, MultiPath: []*netlink.NexthopInfo{
+			{LinkIndex: 2, Gw: net.ParseIP("192.0.2.1")}, {LinkIndex: 2, Gw: net.ParseIP("192.0.2.2")}}}, []string{"192.0.2.1", "192.0.2.2"}, nil},
+		{"a blackhole", netlink.Route{Dst: network(t, "10.0.0.0/8"), Type: unix.RTN_BLACKHOLE}, nil, nil},
+		{"on our device", netlink.Route{LinkIndex: 3, Dst: network(t, "192.0.2.7/32"), Type: unix.RTN_UNICAST}, nil, nil},
+		{"a zero gateway", netlink.Route{LinkIndex: 2, Dst: network(t, "10.0.0.0/8"), Gw: net.IPv4zero, Type: unix.RTN_UNICAST}, nil, []string{"10.0.0.0/8"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			want := Snapshot{Gateways: addrs(c.gateways...)}
+			for _, r := range c.ranges {
+				want.Routes = append(want.Routes, Route{Prefix: netip.MustParsePrefix(r), Link: "eth0"})
+			}
+			var got Snapshot
+			got.addRoute(&c.route, name, ours)
+			diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}))
+			expect.NoDiff(t, diff)
+		})
+	}
+}
+
+func TestPrefixes(t *testing.T) {
+	for _, c := range []struct {
+		in   *net.IPNet
+		want string // "": none
+	}{
+		{nil, ""},
+		{&net.IPNet{IP: net.ParseIP("192.0.2.7"), Mask: net.CIDRMask(24, 32)}, "192.0.2.7/24"}, // in 16 bytes
+		{&net.IPNet{IP: net.ParseIP("192.0.2.7").To4(), Mask: net.CIDRMask(32, 32)}, "192.0.2.7/32"},
+		{&net.IPNet{IP: net.ParseIP("2001:db8::1"), Mask: net.CIDRMask(64, 128)}, "2001:db8::1/64"},
+		{&net.IPNet{IP: net.IP{1, 2}, Mask: net.CIDRMask(8, 32)}, ""},
+		{&net.IPNet{IP: net.ParseIP("192.0.2.7"), Mask: net.IPMask{255, 0, 255, 0}}, ""},
+		{&net.IPNet{IP: net.ParseIP("192.0.2.7").To4()}, ""},
+	} {
+		got, ok := prefixOf(c.in)
+		if want := c.want != ""; ok != want || ok && got.String() != c.want {
+			t.Errorf("%v: %s, %v, want %q", c.in, got, ok, c.want)
+		}
+	}
+}
+
+// The host has the addresses of its interfaces and the ranges that the kernel takes for local, and no
+// others. The routes don't know an address of a VRF.
+func TestHasAddr(t *testing.T) {
+	s := Snapshot{Addrs: []Addr{{Prefix: netip.MustParsePrefix("192.0.2.7/24"), Link: "vrf0"}, {Prefix: netip.MustParsePrefix("2001:db8::7/64"), Link: "vrf0"}}}
+	for addr, want := range map[string]bool{"127.0.0.1": true, "127.1.2.3": true, "::1": true, "192.0.2.1": false, "2001:db8::1": false, "fe80::1%lo": true,
+		"192.0.2.7": true, "2001:db8::7": true} {
+		expect.Equal(t, s.HasAddr(netip.MustParseAddr(addr)), want, addr)
+	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // pipes is a listener of connections in memory.
@@ -51,9 +53,7 @@ func TestStop(t *testing.T) {
 		go func() { defer close(ended); _ = server.Serve(l) }()
 		send := func(c net.Conn) {
 			t.Helper()
-			if _, err := io.WriteString(c, request); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(io.WriteString(c, request))(t)
 		}
 		answered := func(name string, c net.Conn) {
 			t.Helper()
@@ -89,9 +89,7 @@ func TestStop(t *testing.T) {
 		answered("in progress", busy)
 		answered("on its way", fresh)
 		<-stopped
-		if took := time.Since(began); took != Patience {
-			t.Errorf("the stop took %s", took)
-		}
+		expect.Equal(t, time.Since(began), Patience, "the stop took")
 	})
 }
 
@@ -104,18 +102,14 @@ func TestStopHasAnEnd(t *testing.T) {
 		l := &pipes{make(chan net.Conn), make(chan struct{})}
 		go server.Serve(l)
 		busy := l.dial()
-		if _, err := io.WriteString(busy, request); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.WriteString(busy, request))(t)
 		synctest.Wait()
 		close(l.done)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		began := time.Now()
 		conns.Stop(ctx, server)
-		if took := time.Since(began); took != time.Second {
-			t.Errorf("the stop took %s", took)
-		}
+		expect.Equal(t, time.Since(began), time.Second, "the stop took")
 		if _, err := busy.Read(make([]byte, 1)); err != io.EOF {
 			t.Errorf("the connection: %v, want its end", err)
 		}

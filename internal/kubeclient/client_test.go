@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -78,9 +77,7 @@ users:
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // get requests the Service and returns the request that the server received.
@@ -110,31 +107,21 @@ func TestKubeconfigThatChanges(t *testing.T) {
 	first, second := serve(t), serve(t)
 	dir := t.TempDir()
 	path, ca := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "ca.pem")
-	c, err := New(Config{Kubeconfig: path, UserAgent: "ironvip/test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New(Config{Kubeconfig: path, UserAgent: "ironvip/test"}))(t)
 	defer c.CloseIdle()
 	if _, err := first.get(c); err == nil || !strings.Contains(err.Error(), path) || c.Server() != path {
 		t.Errorf("without the file: %v, of %s", err, c.Server())
 	}
 	write(t, ca, string(first.ca()))
 	kubeconfig(t, path, first.URL+"/clusters/one/", "{token: secret}")
-	if err := Check(Config{Kubeconfig: path}); err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, Check(Config{Kubeconfig: path}))
 	later(c)
-	r, err := first.get(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(first.get(c))(t)
 	if r.ProtoMajor != 2 || r.URL.Path != "/clusters/one/api/v1/namespaces/shop/services/web" || r.Header.Get("Authorization") != "Bearer secret" ||
 		r.Header.Get("User-Agent") != "ironvip/test" || !strings.HasPrefix(r.Header.Get("Accept"), "application/vnd.kubernetes.protobuf,") {
 		t.Errorf("%s %s %v", r.Proto, r.URL, r.Header)
 	}
-	if c.Server() != first.URL+"/clusters/one" {
-		t.Error(c.Server())
-	}
+	expect.Equal(t, c.Server(), first.URL+"/clusters/one")
 
 	write(t, path, "half: [")
 	later(c)
@@ -159,9 +146,7 @@ func TestCredentials(t *testing.T) {
 	write(t, filepath.Join(dir, "token"), "of a file")
 	write(t, filepath.Join(dir, "login"), "#!/bin/sh\n"+
 		`echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"of a program"}}'`)
-	if err := os.Chmod(filepath.Join(dir, "login"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(filepath.Join(dir, "login"), 0o700))
 	for _, test := range []struct {
 		name, user, context, token string
 		certificates               int
@@ -173,15 +158,9 @@ func TestCredentials(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			kubeconfig(t, path, server.URL, test.user)
-			c, err := New(Config{Kubeconfig: path, Context: test.context})
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(New(Config{Kubeconfig: path, Context: test.context}))(t)
 			defer c.CloseIdle()
-			r, err := server.get(c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must.Get(server.get(c))(t)
 			if r.Header.Get("Authorization") != test.token || len(r.TLS.PeerCertificates) != test.certificates {
 				t.Errorf("token %q, %d certificates", r.Header.Get("Authorization"), len(r.TLS.PeerCertificates))
 			}
@@ -213,28 +192,20 @@ func TestWhatCantBeRight(t *testing.T) {
 // A redirect receives no credentials. The error does not contain the placeholder URL.
 func TestRedirectsAndCauses(t *testing.T) {
 	c, err := NewThrough(trip(func(r *http.Request) (*http.Response, error) {
-		if r.URL.Path != "/apis/discovery.k8s.io/v1/endpointslices" {
-			t.Errorf("asked for %s", r.URL.Path)
-		}
+		expect.Equal(t, r.URL.Path, "/apis/discovery.k8s.io/v1/endpointslices", "asked for")
 		return &http.Response{StatusCode: http.StatusTemporaryRedirect, Header: http.Header{"Location": {"https://elsewhere/"}},
 			Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	options := metav1.ListOptions{Limit: 7}
 	request := c.REST(discoveryv1.SchemeGroupVersion).Get().Resource("endpointslices").VersionedParams(&options, c.Params())
 	if request.URL().RawQuery != "limit=7" {
 		t.Error(request.URL())
 	}
-	if err := request.Do(context.Background()).Error(); err == nil {
-		t.Error("a redirect was followed")
-	}
+	expect.True(t, request.Do(context.Background()).Error() != nil, "a redirect was followed")
 	broken := fmt.Errorf("the wire is cut")
 	c, err = NewThrough(trip(func(*http.Request) (*http.Response, error) { return nil, broken }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if err := c.REST(corev1.SchemeGroupVersion).Get().Resource("nodes").MaxRetries(0).Do(context.Background()).Error(); Cause(err) != broken {
 		t.Errorf("%v", Cause(err))
 	}
@@ -247,9 +218,7 @@ func (f trip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 // Large dependencies are not linked.
 func TestWhatIsLinked(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "../kubeclient", "../../sources/kubernetes").Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
+	must.Succeed(t, err, "go list")
 	seen := false
 	for _, pkg := range strings.Fields(string(out)) {
 		seen = seen || pkg == "k8s.io/client-go/rest"
@@ -260,9 +229,7 @@ func TestWhatIsLinked(t *testing.T) {
 			}
 		}
 	}
-	if !seen {
-		t.Error("client-go's rest is not linked: the list is not what it seems")
-	}
+	expect.True(t, seen, "client-go's rest is not linked: the list is not what it seems")
 }
 
 // endless is a server with answers without an end.
@@ -277,22 +244,14 @@ func (endless) Read(p []byte) (int, error) { return len(p), nil }
 func (endless) Close() error { return nil }
 
 func TestAnAnswerHasAnEnd(t *testing.T) {
-	c, err := NewThrough(endless{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := c.REST(corev1.SchemeGroupVersion).Get().Resource("services").Stream(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(NewThrough(endless{}))(t)
+	body := must.Get(c.REST(corev1.SchemeGroupVersion).Get().Resource("services").Stream(context.Background()))(t)
 	n, err := io.Copy(io.Discard, body)
 	if want := "the answer is longer than 128 MiB"; n != MaxAnswer || fmt.Sprint(err) != want {
 		t.Errorf("%d bytes and %v, want %s", n, err, want)
 	}
 	body, err = c.REST(corev1.SchemeGroupVersion).Get().Resource("services").VersionedParams(&metav1.ListOptions{Watch: true}, c.Params()).Stream(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if n, _ := io.Copy(io.Discard, body); n != maxJSONWatch {
 		t.Errorf("%d bytes of a watch in JSON, want %d", n, maxJSONWatch)
 	}
@@ -358,8 +317,6 @@ func TestTooManyObjects(t *testing.T) {
 			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {format}}, Body: io.NopCloser(strings.NewReader(body))}, nil
 		})))(t)
 		_, err := c.REST(corev1.SchemeGroupVersion).Get().Resource("services").Do(context.Background()).Get()
-		if !errors.Is(err, answer.ErrTooLarge) {
-			t.Errorf("%s: %v", format, err)
-		}
+		expect.Is(t, err, answer.ErrTooLarge, format)
 	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -37,9 +39,7 @@ func streams(t *testing.T, kind string) (reader, writer *os.File) {
 		fds, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		reader, writer = os.NewFile(uintptr(fds[0]), "reader"), os.NewFile(uintptr(fds[1]), "writer")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { reader.Close(); writer.Close() })
 	return reader, writer
 }
@@ -56,16 +56,13 @@ func TestAStalledReader(t *testing.T) {
 			for n := range lines {
 				log.Info(strings.Repeat("x", 80), "n", n)
 			}
-			if w.Flush(time.Millisecond) {
-				t.Fatal("all lines are written, but nobody reads")
-			}
+			must.False(t, w.Flush(time.Millisecond), "all lines are written, but nobody reads")
 			all := bufio.NewScanner(reader)
 			n, missing := 0, 0
 			for missing == 0 && all.Scan() {
 				if text := all.Text(); strings.Contains(text, "log lines dropped") {
-					if _, err := fmt.Sscanf(text[strings.Index(text, "lines="):], "lines=%d", &missing); err != nil {
-						t.Fatal(text, err)
-					}
+					_, err := fmt.Sscanf(text[strings.Index(text, "lines="):], "lines=%d", &missing)
+					must.Succeed(t, err, text)
 				} else if want := fmt.Sprintf("level=INFO msg=%s n=%d", strings.Repeat("x", 80), n); text != want {
 					t.Fatalf("line %d: %q", n, text)
 				} else {
@@ -75,9 +72,7 @@ func TestAStalledReader(t *testing.T) {
 			if n+missing != lines || missing == 0 || n < 10_000 {
 				t.Errorf("%d lines and %d missing", n, missing)
 			}
-			if !w.Flush(10 * time.Second) {
-				t.Error("lines still wait")
-			}
+			expect.True(t, w.Flush(10*time.Second), "lines still wait")
 			log.Info("again")
 			if !all.Scan() || all.Text() != "level=INFO msg=again" {
 				t.Errorf("afterwards: %q", all.Text())
@@ -105,17 +100,10 @@ func TestACrashLosesNothing(t *testing.T) {
 // A regular file keeps what it has, and a reader that has gone ends nothing.
 func TestOtherFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	if err := os.WriteFile(path, []byte("before\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte("before\n"), 0o600))
+	file := must.Get(os.OpenFile(path, os.O_WRONLY, 0))(t)
 	defer file.Close()
-	if _, err := file.Seek(0, io.SeekEnd); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(file.Seek(0, io.SeekEnd))(t)
 	New(file).Logger(text).Info("after")
 	if got, err := os.ReadFile(path); err != nil || string(got) != "before\nlevel=INFO msg=after\n" {
 		t.Errorf("%q, %v", got, err)

@@ -11,20 +11,18 @@ import (
 	"time"
 
 	"github.com/prometheus/common/expfmt"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // text returns the text of what a collector adds.
 func text(t *testing.T, collect Collector) string {
 	t.Helper()
-	families, err := Registry(collect).Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must.Get(Registry(collect).Gather())(t)
 	var b strings.Builder
 	for _, f := range families {
-		if _, err := expfmt.MetricFamilyToText(&b, f); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(expfmt.MetricFamilyToText(&b, f))(t)
 	}
 	return b.String()
 }
@@ -68,9 +66,7 @@ ironvip_test_d_seconds_bucket{le="+Inf"} 4
 ironvip_test_d_seconds_sum 7.5
 ironvip_test_d_seconds_count 4
 `
-	if got != want {
-		t.Errorf("%s\nwant\n%s", got, want)
-	}
+	expect.Equal(t, got, want, "\nwant\n")
 	if len(g.Families()) != 4 || g.Families()[0] != gauge {
 		t.Errorf("%v", g.Families())
 	}
@@ -87,9 +83,7 @@ func TestDurations(t *testing.T) {
 		`_bucket{source="files",le="0.1"} 1`, `_bucket{source="rest",le="0.1"} 1`, `_bucket{source="rest",le="1"} 2`,
 		`_bucket{source="rest",le="+Inf"} 3`, `_sum{source="rest"} 2.6`, `_count{source="rest"} 3`,
 	} {
-		if !strings.Contains(got, "ironvip_d_seconds"+want+"\n") {
-			t.Errorf("no %s in\n%s", want, got)
-		}
+		expect.Contains(t, got, "ironvip_d_seconds"+want+"\n")
 	}
 }
 
@@ -125,9 +119,8 @@ func TestHandler(t *testing.T) {
 		if err != nil || !strings.Contains(string(text), "\nironvip_g 7\n") || !strings.Contains(string(text), "\ngo_goroutines ") || !strings.Contains(string(text), "\nprocess_open_fds ") {
 			t.Errorf("accepts %q: %v %s", tc.accept, err, text)
 		}
-		if got := answer.Header().Get("Content-Type"); !strings.HasPrefix(got, "text/plain; version=0.0.4; charset=utf-8") {
-			t.Errorf("type %s", got)
-		}
+		got := answer.Header().Get("Content-Type")
+		expect.True(t, strings.HasPrefix(got, "text/plain; version=0.0.4; charset=utf-8"), "type %s", got)
 	}
 	block = true
 	answered := make(chan int)
@@ -141,14 +134,10 @@ func TestHandler(t *testing.T) {
 		<-entered
 	}
 	go scrape()
-	if code := <-answered; code != http.StatusServiceUnavailable {
-		t.Errorf("one scrape too many: %d", code)
-	}
+	expect.Equal(t, <-answered, http.StatusServiceUnavailable, "one scrape too many")
 	close(release)
 	for range maxScrapes {
-		if code := <-answered; code != http.StatusOK {
-			t.Error(code)
-		}
+		expect.Equal(t, <-answered, http.StatusOK)
 	}
 }
 

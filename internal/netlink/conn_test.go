@@ -199,9 +199,7 @@ func TestTransact(t *testing.T) {
 				must.Succeed(t, unix.SetsockoptTimeval(fds[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout))
 			}
 			err = conn.Transact(t.Context(), emptyBatch{})
-			if (err == nil) != (c.want == nil) {
-				t.Fatal(err)
-			}
+			must.Equal(t, err == nil, c.want == nil, err)
 			for _, want := range c.want {
 				expect.Is(t, err, want)
 			}

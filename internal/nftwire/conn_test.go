@@ -42,24 +42,16 @@ func TestCommitInKernel(t *testing.T) {
 			x.Begin()
 			put(&x)
 			err := conn.Commit(t.Context(), &x)
-			if (err == nil) != (want == nil) {
-				t.Fatalf("%v, want %v", err, want)
-			}
+			must.Equal(t, err == nil, want == nil, "%v, want %v", err, want)
 			for _, w := range want {
-				if !errors.Is(err, w) {
-					t.Fatalf("%v, want %v", err, w)
-				}
+				must.Is(t, err, w)
 			}
 		}
-		if exists() {
-			t.Fatal("the namespace has the table at the start")
-		}
+		must.False(t, exists(), "the namespace has the table at the start")
 		commit(func(x *Transaction) { x.AddScratchTable(table); x.DeleteTable(table) })
 		commit(func(x *Transaction) { x.DeleteTable(table) }, unix.ENOENT)
 		commit(func(x *Transaction) { x.AddTable(table); x.Flush(table.Name, "none") }, unix.ENOENT)
-		if exists() {
-			t.Fatal("a failed transaction created the table")
-		}
+		must.False(t, exists(), "a failed transaction created the table")
 		commit(func(x *Transaction) { x.AddTable(table); x.AddChain(chain) })
 		commit(func(x *Transaction) { x.AddTable(table) })
 		commit(func(x *Transaction) { x.AddScratchTable(table); x.Flush(table.Name, "none") }, unix.EEXIST, unix.ENOENT)
@@ -69,9 +61,7 @@ func TestCommitInKernel(t *testing.T) {
 				must.Succeed(t, x.AddRule(table.Name, chain.Name, []expr.Any{verdict}, []byte(comment)))
 			}
 		})
-		if !exists() {
-			t.Fatal("the table is missing")
-		}
+		must.True(t, exists(), "the table is missing")
 		must.Succeed(t, conn.Open(t.Context()))
 		defer conn.Close()
 		var got []string

@@ -39,9 +39,7 @@ func TestRangesAreReadBackAsWritten(t *testing.T) {
 				var edges []Edge
 				for _, x := range elems {
 					at, ok := x.AsEdge()
-					if !ok {
-						t.Fatalf("%x is no address", x.Key)
-					}
+					must.True(t, ok, "%x is no address", x.Key)
 					edges = append(edges, at)
 				}
 				AddRanges(&b, edges)

@@ -3,6 +3,8 @@ package parallel
 import (
 	"slices"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func TestAll(t *testing.T) {
@@ -16,9 +18,8 @@ func TestAll(t *testing.T) {
 		}
 		func() {
 			defer func() {
-				if r := recover(); (r == nil) != (n == 0) {
-					t.Errorf("recovered %v from %d", r, n)
-				}
+				r := recover()
+				expect.Equal(t, r == nil, n == 0, "recovered %v from %d", r, n)
 			}()
 			All(n, func(i int) bool { panic("a mistake") })
 		}()

@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/accept"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
@@ -54,16 +55,9 @@ func listenTCP(t *testing.T, at string) *net.TCPListener {
 	config.SetMultipathTCP(false)
 	l := must.Get(config.Listen(t.Context(), "tcp", at))(t)
 	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			fmt.Fprintf(c, "%s by %s", c.LocalAddr(), at)
-			c.Close()
-		}
-	}()
+	accept.Each(l, func(c net.Conn) {
+		fmt.Fprintf(c, "%s by %s", c.LocalAddr(), at)
+	})
 	return l.(*net.TCPListener)
 }
 
@@ -135,9 +129,7 @@ func TestAClosedSocketLeavesTheTable(t *testing.T) {
 	shared := listenTCP(t, "127.0.0.1:999")
 	must.Succeed(t, table.SetSocket(TCP4, shared))
 	must.Succeed(t, table.Put(tcp("127.1.0.1:80"), TCP4))
-	if table.Cookie(TCP4) == 0 {
-		t.Error("the table has no socket")
-	}
+	expect.True(t, table.Cookie(TCP4) != 0, "the table has no socket")
 	listenTCP(t, "127.1.0.1:80")
 	want(t, "127.1.0.1:80", "127.1.0.1:80 by 127.0.0.1:999")
 	shared.Close()
@@ -186,9 +178,7 @@ func TestUnknownObjectsStayAttached(t *testing.T) {
 		}
 	}
 	_, err := Open(files)
-	if err == nil {
-		t.Error("the second table has continued with an incomplete one")
-	}
+	expect.True(t, err != nil, "the second table has continued with an incomplete one")
 	must.Succeed(t, first.Attached())
 	want(t, "127.1.0.1:80", "127.1.0.1:80 by 127.0.0.1:999")
 	expect.Equal(t, attached(t), 1, "programs")
@@ -252,13 +242,10 @@ func TestAFullTable(t *testing.T) {
 	table := opened(t)
 	for n := range uint32(MaxFrontends) {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, byte(n >> 16), byte(n >> 8), byte(n)}), 80)
-		if err := table.Put(KeyOf(at, unix.IPPROTO_TCP), TCP4); err != nil {
-			t.Fatalf("frontend %d: %v", n, err)
-		}
+		must.Succeed(t, table.Put(KeyOf(at, unix.IPPROTO_TCP), TCP4), "frontend %d", n)
 	}
-	if err := table.Put(tcp("10.0.0.1:80"), TCP4); !errors.Is(err, ErrFull) {
-		t.Errorf("error %v instead of ErrFull", err)
-	}
+	err := table.Put(tcp("10.0.0.1:80"), TCP4)
+	expect.Is(t, err, ErrFull, "error %v instead of ErrFull", err)
 	must.Succeed(t, table.Put(tcp("127.0.0.1:80"), Refused))
 	must.Succeed(t, table.Delete(tcp("127.0.0.1:80")))
 	must.Succeed(t, table.Put(tcp("10.0.0.1:80"), TCP4))

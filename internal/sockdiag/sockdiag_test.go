@@ -5,6 +5,9 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // hold opens a socket, and returns its port.
@@ -14,17 +17,11 @@ func hold(t *testing.T, network, at string) uint16 {
 	if network[:3] == "tcp" {
 		config := net.ListenConfig{}
 		config.SetMultipathTCP(false)
-		l, err := config.Listen(context.Background(), network, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(config.Listen(context.Background(), network, at))(t)
 		t.Cleanup(func() { l.Close() })
 		addr = l.Addr()
 	} else {
-		c, err := net.ListenPacket(network, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.ListenPacket(network, at))(t)
 		t.Cleanup(func() { c.Close() })
 		addr = c.LocalAddr()
 	}
@@ -32,10 +29,7 @@ func hold(t *testing.T, network, at string) uint16 {
 }
 
 func TestLookup(t *testing.T) {
-	c, err := Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(Open())(t)
 	defer c.Close()
 	for protocol, name := range map[uint8]string{6: "tcp", 17: "udp"} {
 		for _, test := range []struct{ network, at, ask, want string }{
@@ -53,9 +47,7 @@ func TestLookup(t *testing.T) {
 			got := ""
 			if found {
 				got = at.Addr().String()
-				if at.Port() != port {
-					t.Errorf("port %d instead of %d", at.Port(), port)
-				}
+				expect.Equal(t, at.Port(), port, "port")
 			}
 			if err != nil || got != test.want {
 				t.Errorf("%s%s at %s: %s gets %q instead of %q, %v", name, test.network, test.at, test.ask, got, test.want, err)

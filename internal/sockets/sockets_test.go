@@ -97,9 +97,7 @@ func TestNextSetAdopts(t *testing.T) {
 			first.Release(before)
 			expect.Succeed(t, reach(p.protocol, at), "after Release of the first set's copy")
 			second.Remove(after)
-			if third := open(t, new(Set), p.protocol, at); cookie(t, third) == cookie(t, other) {
-				t.Error("not a new socket")
-			}
+			expect.True(t, cookie(t, open(t, new(Set), p.protocol, at)) != cookie(t, other), "not a new socket")
 		})
 	}
 }
@@ -371,9 +369,7 @@ func runHelper(t *testing.T, files []*os.File, env ...string) string {
 	cmd.Env = append(append(os.Environ(), "SOCKETS_TEST_HELPER=1"), env...)
 	cmd.ExtraFiles = files
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	must.Succeed(t, err, "%s", out)
 	return string(out)
 }
 
@@ -384,7 +380,6 @@ func TestUnknownNamespace(t *testing.T) {
 	at := free(t, "tcp", "127.0.0.1")
 	fd := must.Get(duplicate(open(t, &s, "tcp", at)))(t)
 	defer unix.Close(fd)
-	if _, err := (identifier{}).identify(fd); err != nil {
-		t.Error(err)
-	}
+	_, err := (identifier{}).identify(fd)
+	expect.Succeed(t, err)
 }

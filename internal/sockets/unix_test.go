@@ -126,7 +126,6 @@ func TestRemoveUnclaimedUnixSocket(t *testing.T) {
 	if got := next(t, &first).RemoveUnclaimed(); len(got) != 1 || got[0] != path {
 		t.Errorf("%v", got)
 	}
-	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("its file: %v", err)
-	}
+	_, err := os.Stat(path)
+	expect.Is(t, err, os.ErrNotExist, "its file")
 }

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // The hop limit of packets on loopback, for both families.
@@ -23,15 +26,10 @@ func TestHopLimit(t *testing.T) {
 			return errors.Join(unix.SetsockoptInt(fd, c.level, c.receive, 1), unix.SetsockoptInt(fd, c.level, c.send, c.want),
 				unix.SetsockoptInt(fd, c.level, c.class, ClassSelector6))
 		})}
-		p, err := lc.ListenPacket(t.Context(), c.network, c.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(lc.ListenPacket(t.Context(), c.network, c.addr))(t)
 		u := p.(*net.UDPConn)
 		u.SetDeadline(time.Now().Add(time.Minute))
-		if _, err := u.WriteTo([]byte("x"), u.LocalAddr()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(u.WriteTo([]byte("x"), u.LocalAddr()))(t)
 		b, oob := make([]byte, 10), make([]byte, 64)
 		_, n, _, _, err := u.ReadMsgUDP(b, oob)
 		if got := HopLimit(oob[:n]); got != c.want || err != nil {
@@ -44,9 +42,8 @@ func TestHopLimit(t *testing.T) {
 func TestControlFails(t *testing.T) {
 	want := errors.New("no")
 	d := net.Dialer{Control: Control(func(int) error { return want })}
-	if _, err := d.DialContext(context.Background(), "udp4", "127.0.0.1:9"); !errors.Is(err, want) {
-		t.Errorf("%v, want %v", err, want)
-	}
+	_, err := d.DialContext(context.Background(), "udp4", "127.0.0.1:9")
+	expect.Is(t, err, want)
 }
 
 func FuzzHopLimit(f *testing.F) {

@@ -10,14 +10,15 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // Check returns what Open would return, and doesn't change the file.
 func TestCheck(t *testing.T) {
 	content, _, _ := sample(t)
-	if err := Check(filepath.Join(t.TempDir(), "ironvip.db")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no file: %v", err)
-	}
+	expect.Is(t, Check(filepath.Join(t.TempDir(), "ironvip.db")), fs.ErrNotExist, "no file")
 	for _, c := range []struct {
 		name    string
 		content []byte
@@ -35,9 +36,7 @@ func TestCheck(t *testing.T) {
 		}
 		if c.says != "" {
 			wantProblem(t, err, ErrDamaged, path)
-			if !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%s: %v, want %q", c.name, err, c.says)
-			}
+			expect.Contains(t, err.Error(), c.says, "%s: %v", c.name, err)
 		}
 		if now, err := os.ReadFile(path); err != nil || string(now) != string(c.content) {
 			t.Errorf("%s: the file is another now: %d bytes, %v", c.name, len(now), err)
@@ -49,20 +48,14 @@ func TestCheck(t *testing.T) {
 func TestCheckReadsEveryValue(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ironvip.db")
 	db := mustOpen(t, path)
-	if err := NewBucket[thing](db, "things").Put("a", thing{Name: "b"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, NewBucket[thing](db, "things").Put("a", thing{Name: "b"}))
 	if err := db.bolt.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte("things")).Put([]byte("a"), []byte("no sum")) }); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, db.Close())
 	err := Check(path)
 	wantProblem(t, err, ErrDamaged, path)
-	if !strings.Contains(err.Error(), `1 value can't be trusted, the first is things "a"`) {
-		t.Error(err)
-	}
+	expect.Contains(t, err.Error(), `1 value can't be trusted, the first is things "a"`, err)
 }
 
 // A check neither waits for an agent nor blocks one for longer than the check takes.
@@ -73,18 +66,9 @@ func TestCheckBesideAnAgent(t *testing.T) {
 	if err := Check(path); !errors.Is(err, ErrLocked) || time.Since(start) > lockTimeout/2 {
 		t.Errorf("%v after %s", err, time.Since(start))
 	}
-	if err := NewBucket[thing](db, "things").Put("a", thing{}); err != nil {
-		t.Error(err)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := Check(path); err != nil {
-		t.Error(err)
-	}
-	again, err := open(path, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Succeed(t, NewBucket[thing](db, "things").Put("a", thing{}))
+	must.Succeed(t, db.Close())
+	expect.Succeed(t, Check(path))
+	again := must.Get(open(path, 0))(t)
 	_ = again.Close()
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -41,9 +42,8 @@ func runChild(t *testing.T, name, dir string, attr *syscall.SysProcAttr) {
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", dir)
 	cmd.Env = append(os.Environ(), childEnv+"="+name)
 	cmd.SysProcAttr = attr
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	expect.Succeed(t, err, "%s", out)
 }
 
 func TestDirectoryOfAnotherUser(t *testing.T) {

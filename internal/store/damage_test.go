@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // sample creates a state file with several levels, overflow pages, free pages and two buckets. It
@@ -36,22 +39,13 @@ func sample(t *testing.T) (content []byte, now, before map[string]thing) {
 		b.Delete("key-0299"),
 		b.Put("large", thing{Name: strings.Repeat("x", 9_000)}),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 	before, _ = b.All()
-	if err := b.Put("last", thing{"last", 1}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Put("last", thing{"last", 1}))
 	now, _ = b.All()
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, db.Close())
+	content = must.Get(os.ReadFile(path))(t)
 	return content, now, before
 }
 
@@ -66,16 +60,12 @@ func damageFiles(t *testing.T, seed uint64, step, flips int) {
 	refused, named, whole := 0, 0, 0
 	try := func(what string, damagedContent []byte) {
 		t.Helper()
-		if err := os.WriteFile(path, damagedContent, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, damagedContent, 0o600))
 		watchdog := time.AfterFunc(3*time.Minute, func() { panic("hangs: " + what) })
 		defer watchdog.Stop()
 		db, err := open(path, 0)
 		if err != nil {
-			if !errors.Is(err, ErrDamaged) {
-				t.Errorf("%s: %v is not ErrDamaged", what, err)
-			}
+			expect.Is(t, err, ErrDamaged, "%s: %v is not ErrDamaged", what, err)
 			refused++
 			return
 		}
@@ -143,9 +133,7 @@ func TestLostValuesAreRefused(t *testing.T) {
 			refused++
 			return
 		}
-		if err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
+		must.Succeed(t, err, what)
 		defer db.Close()
 		all, err := NewBucket[thing](db, "things").All()
 		if errors.Is(err, ErrDamaged) { // the page continues a large value
@@ -154,9 +142,7 @@ func TestLostValuesAreRefused(t *testing.T) {
 		if err != nil || !maps.Equal(all, now) && !maps.Equal(all, before) {
 			t.Errorf("%s: opens with %d values of %d, %v", what, len(all), len(now), err)
 		}
-		if one, err := NewBucket[thing](db, "other").All(); err != nil || len(one) != 1 {
-			t.Errorf("%s: the other bucket has %v, %v", what, one, err)
-		}
+		expect.Len(t, must.Get(NewBucket[thing](db, "other").All())(t), 1, "%s: the other bucket has", what)
 	}
 	for page := 2 * size; page < len(content); page += size {
 		count := content[page+10 : page+12] // of the page's elements
@@ -170,9 +156,7 @@ func TestLostValuesAreRefused(t *testing.T) {
 		order.PutUint16(bad[page+10:], 0)
 		try(fmt.Sprintf("page %d without elements", page/size), bad)
 	}
-	if refused < 10 {
-		t.Errorf("only %d were refused", refused)
-	}
+	expect.AtLeast(t, refused, 10, "only %d were refused", refused)
 }
 
 // A write that the disk acknowledged and lost leaves a file with valid pages of different times.
@@ -189,10 +173,7 @@ func TestLostWriteIsRefused(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(os.ReadFile(path))(t)
 		return content
 	}
 	var versions [][]byte
@@ -209,9 +190,7 @@ func TestLostWriteIsRefused(t *testing.T) {
 			copy(bad[page:page+size], old[page:])
 			db, err := open(writeFile(t, bad), 0)
 			if err != nil {
-				if !errors.Is(err, ErrDamaged) {
-					t.Error(err)
-				}
+				expect.Is(t, err, ErrDamaged)
 				continue
 			}
 			all, err := NewBucket[thing](db, "things").All()
@@ -232,9 +211,7 @@ func TestTruncatedFileIsRefused(t *testing.T) {
 	content, now, _ := sample(t)
 	path := filepath.Join(t.TempDir(), "ironvip.db")
 	for size := 1; size < len(content); size += 1 + len(content)/211 {
-		if err := os.WriteFile(path, content[:size], 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, content[:size], 0o600))
 		db, err := open(path, 0)
 		if err == nil { // the end may be unused so far
 			all, err := NewBucket[thing](db, "things").All()
@@ -253,36 +230,21 @@ func TestFileCutUnderAnOpenDatabase(t *testing.T) {
 	content, _, _ := sample(t)
 	path := writeFile(t, content)
 	db := mustOpen(t, path)
-	if err := os.Truncate(path, 4096); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Truncate(path, 4096))
 	b := NewBucket[thing](db, "things")
-	if _, err := b.All(); !errors.Is(err, ErrDamaged) {
-		t.Errorf("All gives %v", err)
-	}
-	if err := b.Put("key-0001", thing{}); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("Put gives %v", err)
-	}
-	if err := b.Put("key-0001", thing{}); !errors.Is(err, ErrDamaged) {
-		t.Errorf("a later Put gives %v", err)
-	}
+	_, err := b.All()
+	expect.Is(t, err, ErrDamaged, "All gives")
+	expect.Is(t, b.Put("key-0001", thing{}), ErrUnavailable, "Put gives")
+	expect.Is(t, b.Put("key-0001", thing{}), ErrDamaged, "a later Put gives")
 }
 
 // Open returns for any content, with an error or a DB.
 func FuzzOpen(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "ironvip.db")
-	db, err := Open(path)
-	if err != nil {
-		f.Fatal(err)
-	}
-	if err := NewBucket[thing](db, "things").Put("a", thing{Name: "b"}); err != nil {
-		f.Fatal(err)
-	}
+	db := must.Get(Open(path))(f)
+	must.Succeed(f, NewBucket[thing](db, "things").Put("a", thing{Name: "b"}))
 	_ = db.Close()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		f.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(path))(f)
 	f.Add(content)
 	f.Add(content[:12_000])
 	f.Add([]byte("not a database"))

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -23,10 +25,7 @@ type thing struct {
 
 func mustOpen(t *testing.T, path string) *DB {
 	t.Helper()
-	db, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(Open(path))(t)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -34,13 +33,9 @@ func mustOpen(t *testing.T, path string) *DB {
 // wantProblem checks that err is one of want, names the path and has a hint.
 func wantProblem(t *testing.T, err, want error, path string) {
 	t.Helper()
-	if !errors.Is(err, want) {
-		t.Fatalf("got %v, want %v", err, want)
-	}
+	must.Is(t, err, want)
 	var p vip.Problem
-	if !errors.As(err, &p) {
-		t.Fatalf("%v carries no problem", err)
-	}
+	must.True(t, errors.As(err, &p), "%v carries no problem", err)
 	if p.Code != vip.CodeStore || p.Hint == "" || !strings.Contains(err.Error(), path) {
 		t.Errorf("problem %+v: want a hint and the path %s", p, path)
 	}
@@ -50,20 +45,12 @@ func TestValuesSurviveReopening(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sub", "ironvip.db")
 	db := mustOpen(t, path)
 	b := NewBucket[thing](db, "things")
-	if all, err := b.All(); err != nil || len(all) != 0 {
-		t.Fatalf("a bucket never written has %v, %v", all, err)
-	}
+	must.Empty(t, must.Get(b.All())(t), "a bucket never written has")
 	for i := range 3 {
-		if err := b.Put(fmt.Sprint(i), thing{"x", i}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, b.Put(fmt.Sprint(i), thing{"x", i}))
 	}
-	if err := b.Batch(func(tx *Tx[thing]) { tx.Delete("0"); tx.Delete("absent"); tx.Put("1", thing{"y", 11}) }); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Batch(func(tx *Tx[thing]) { tx.Delete("0"); tx.Delete("absent"); tx.Put("1", thing{"y", 11}) }))
+	must.Succeed(t, db.Close())
 	again := NewBucket[thing](mustOpen(t, path), "things")
 	all, err := again.All()
 	if err != nil || len(all) != 2 || all["1"] != (thing{"y", 11}) || all["2"] != (thing{"x", 2}) {
@@ -79,19 +66,13 @@ func TestValuesSurviveReopening(t *testing.T) {
 
 func TestWritePutsAndRemoves(t *testing.T) {
 	b := NewBucket[thing](mustOpen(t, filepath.Join(t.TempDir(), "ironvip.db")), "things")
-	if err := b.Put("old", thing{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Write(map[string]thing{"a": {}, "b": {}}, []string{"old", "never was"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Put("old", thing{}))
+	must.Succeed(t, b.Write(map[string]thing{"a": {}, "b": {}}, []string{"old", "never was"}))
 	all, err := b.All()
 	if got := slices.Sorted(maps.Keys(all)); err != nil || !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if err := b.Write(map[string]thing{"c": {}}, []string{""}); err == nil {
-		t.Error("an empty key is removed without an error")
-	}
+	expect.True(t, b.Write(map[string]thing{"c": {}}, []string{""}) != nil, "an empty key is removed without an error")
 	if all, _ := b.All(); len(all) != 2 {
 		t.Errorf("half of a write was written: %v", all)
 	}
@@ -105,9 +86,8 @@ func TestBatchWithABadKeyWritesNothing(t *testing.T) {
 			t.Errorf("key of %d bytes: %v, want an error that no retry fixes", len(key), err)
 		}
 	}
-	if all, _ := b.All(); len(all) != 0 {
-		t.Errorf("half of a batch was written: %v", all)
-	}
+	all, _ := b.All()
+	expect.Empty(t, all, "half of a batch was written")
 }
 
 func TestConcurrentWritersShareTransactions(t *testing.T) {
@@ -119,9 +99,7 @@ func TestConcurrentWritersShareTransactions(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range writers {
 		wg.Go(func() {
-			if err := b.Put(fmt.Sprint(i), thing{N: i}); err != nil {
-				t.Error(err)
-			}
+			expect.Succeed(t, b.Put(fmt.Sprint(i), thing{N: i}))
 		})
 	}
 	for queued := 0; queued < writers; time.Sleep(time.Millisecond) {
@@ -131,25 +109,19 @@ func TestConcurrentWritersShareTransactions(t *testing.T) {
 	}
 	db.writer.Unlock()
 	wg.Wait()
-	if all, err := b.All(); err != nil || len(all) != writers {
-		t.Errorf("%d values, %v", len(all), err)
-	}
+	expect.Equal(t, len(must.Get(b.All())(t)), writers, "values")
 	after := db.bolt.Stats()
-	if n := after.TxStats.GetWrite() - before.TxStats.GetWrite(); n > 10 {
-		t.Errorf("%d page writes for %d values that came together", n, writers)
-	}
+	n := after.TxStats.GetWrite() - before.TxStats.GetWrite()
+	expect.AtMost(t, n, 10, "%d page writes for %d values that came together", n, writers)
 }
 
 func TestWriteAfterCloseIsAnError(t *testing.T) {
 	db := mustOpen(t, filepath.Join(t.TempDir(), "ironvip.db"))
 	_ = db.Close()
 	b := NewBucket[thing](db, "things")
-	if err := b.Put("a", thing{}); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("Put gives %v", err)
-	}
-	if _, err := b.All(); err == nil {
-		t.Error("All gives no error")
-	}
+	expect.Is(t, b.Put("a", thing{}), ErrUnavailable, "Put gives")
+	_, err := b.All()
+	expect.True(t, err != nil, "All gives no error")
 }
 
 func TestSecondOpenerReportsTheFirst(t *testing.T) {
@@ -157,16 +129,12 @@ func TestSecondOpenerReportsTheFirst(t *testing.T) {
 	first := mustOpen(t, path)
 	_, err := open(path, 10*time.Millisecond)
 	wantProblem(t, err, ErrLocked, path)
-	if !strings.Contains(err.Error(), "in use by another process") {
-		t.Errorf("message %q", err)
-	}
+	expect.Contains(t, err.Error(), "in use by another process", "message %q", err)
 	// The failed attempt must not have released the other's lock.
 	if _, err := open(path, 10*time.Millisecond); !errors.Is(err, ErrLocked) {
 		t.Errorf("third opener: %v", err)
 	}
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, first.Close())
 	mustOpen(t, path)
 }
 
@@ -182,17 +150,13 @@ func TestOpenWaitsForAClosingProcess(t *testing.T) {
 		opened <- err
 	}()
 	_ = first.Close()
-	if err := <-opened; err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, <-opened)
 }
 
 func TestOpenNamesWhatIsWrong(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte("x"), 0o600))
 	for name, path := range map[string]string{
 		"a directory":         dir,
 		"below a plain file":  filepath.Join(file, "ironvip.db"),
@@ -219,9 +183,7 @@ func TestEmptyFileIsRefused(t *testing.T) {
 	path := writeFile(t, nil)
 	_, err := open(path, 0)
 	wantProblem(t, err, ErrDamaged, path)
-	if !strings.Contains(err.Error(), "it is empty") {
-		t.Error(err)
-	}
+	expect.Contains(t, err.Error(), "it is empty", err)
 	if info, err := os.Stat(path); err != nil || info.Size() != 0 {
 		t.Errorf("%v, %v", info, err)
 	}
@@ -255,9 +217,7 @@ func TestTheFileIsMadeOnce(t *testing.T) {
 func writeFile(t *testing.T, content []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ironvip.db")
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, content, 0o600))
 	return path
 }
 
@@ -276,21 +236,13 @@ func TestDisplacedFile(t *testing.T) {
 			path := filepath.Join(dir, "ironvip.db")
 			db := mustOpen(t, path)
 			b := NewBucket[thing](db, "things")
-			if err := b.Put("a", thing{Name: "before"}); err != nil {
-				t.Fatal(err)
-			}
-			if err := db.Failing(); err != nil {
-				t.Fatal(err)
-			}
-			if err := displace(dir); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, b.Put("a", thing{Name: "before"}))
+			must.Succeed(t, db.Failing())
+			must.Succeed(t, displace(dir))
 			wantProblem(t, db.Failing(), ErrDisplaced, path)
 			err := b.Put("a", thing{Name: "after"})
 			wantProblem(t, err, ErrDisplaced, path)
-			if !errors.Is(err, ErrUnavailable) {
-				t.Errorf("%v, want ErrUnavailable", err)
-			}
+			expect.Is(t, err, ErrUnavailable)
 			if v, ok, err := b.Get("a"); err != nil || !ok || v.Name != "before" {
 				t.Errorf("a refused write: %v, %v, %v", v, ok, err)
 			}
@@ -298,19 +250,11 @@ func TestDisplacedFile(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "state")
 	db := mustOpen(t, filepath.Join(dir, "ironvip.db"))
-	if err := os.Rename(dir, dir+".away"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Rename(dir, dir+".away"))
 	b := NewBucket[thing](db, "things")
-	if err := b.Put("a", thing{}); !errors.Is(err, ErrDisplaced) {
-		t.Error(err)
-	}
-	if err := os.Rename(dir+".away", dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(db.Failing(), b.Put("a", thing{})); err != nil {
-		t.Errorf("when the directory is back: %v", err)
-	}
+	expect.Is(t, b.Put("a", thing{}), ErrDisplaced)
+	must.Succeed(t, os.Rename(dir+".away", dir))
+	expect.Succeed(t, errors.Join(db.Failing(), b.Put("a", thing{})), "when the directory is back")
 }
 
 func replaceByCopy(path string) error {

@@ -9,6 +9,9 @@ import (
 	"unsafe"
 
 	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // entry is a value with its key.
@@ -126,9 +129,7 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 			if !maps.Equal(r.rows, oracle) {
 				t.Fatalf("feed says %v, table holds %v", r.rows, oracle)
 			}
-			if !maps.Equal(tracked, oracle) {
-				t.Fatalf("tracker says %v, table holds %v", tracked, oracle)
-			}
+			must.True(t, maps.Equal(tracked, oracle), "tracker says %v, table holds %v", tracked, oracle)
 		}
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			k := rapid.IntRange(0, 9).Draw(t, "key")
@@ -170,9 +171,7 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 			want += 1 + v
 		}
 		for _, sum := range sums {
-			if got := sum(); got != want {
-				t.Fatalf("a sum is %d, want %d", got, want)
-			}
+			must.Equal(t, sum(), want, "a sum")
 		}
 		if len(tab.tombstones) != 0 || len(tab.buried) != 0 {
 			t.Fatalf("%d tombstones left after every feed has passed", len(tab.tombstones))
@@ -183,9 +182,7 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 				t.Fatalf("All gives %v at %d", e, k)
 			}
 		}
-		if !maps.Equal(all, oracle) {
-			t.Fatalf("All gives %v, table holds %v", all, oracle)
-		}
+		must.True(t, maps.Equal(all, oracle), "All gives %v, table holds %v", all, oracle)
 	})
 }
 
@@ -211,10 +208,7 @@ func TestTrackersAreAheadOfNobody(t *testing.T) {
 		tab.Set(entry[int]{1, rounds})
 	}()
 	for last := -1; last < rounds; {
-		batch, err := feed.Next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		batch := must.Get(feed.Next(t.Context()))(t)
 		for _, c := range batch {
 			if row := tab.Row(1); row != nil && row.Value.value < c.Value.value || row == nil && !c.Deleted && c.Value.value == rounds {
 				t.Fatalf("tracked %v, the row is %v", c.Value, row)
@@ -246,9 +240,8 @@ func TestRowsNeverChange(t *testing.T) {
 // beside its value, and its place among the keys.
 func TestRowTakesThreeWords(t *testing.T) {
 	type value [10]uintptr
-	if got := unsafe.Sizeof(node[value]{}) - unsafe.Sizeof(value{}); got != 3*unsafe.Sizeof(uintptr(0)) {
-		t.Errorf("a row takes %d bytes beside its value", got)
-	}
+	got := unsafe.Sizeof(node[value]{}) - unsafe.Sizeof(value{})
+	expect.Equal(t, got, 3*unsafe.Sizeof(uintptr(0)), "a row takes %d bytes beside its value", got)
 }
 
 func TestSetOfEqualValueWakesNobody(t *testing.T) {
@@ -257,17 +250,13 @@ func TestSetOfEqualValueWakesNobody(t *testing.T) {
 	feed := tab.Watch()
 	drain(feed)
 	changed := tab.Changed()
-	if again := tab.Set(entry[string]{"a", 1}); again != rev {
-		t.Errorf("revision moved from %d to %d", rev, again)
-	}
+	expect.Equal(t, tab.Set(entry[string]{"a", 1}), rev, "revision moved from %d to", rev)
 	select {
 	case <-changed:
 		t.Error("readers were woken")
 	default:
 	}
-	if got := drain(feed); len(got) != 0 {
-		t.Errorf("feed delivered %v", got)
-	}
+	expect.Empty(t, drain(feed), "feed delivered")
 }
 
 func TestNextWaitsAndHonoursContext(t *testing.T) {
@@ -304,20 +293,14 @@ func TestReadyAfterLastInitializer(t *testing.T) {
 	}
 	a()
 	a()
-	if isReady() {
-		t.Error("ready with an initializer left")
-	}
+	expect.False(t, isReady(), "ready with an initializer left")
 	b()
-	if !isReady() {
-		t.Error("not ready after the last initializer")
-	}
+	expect.True(t, isReady(), "not ready after the last initializer")
 }
 
 func TestClockFitsJSONAndGrows(t *testing.T) {
 	c := NewClock(time.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC))
-	if rev := c.Revision(); rev > 1<<53 {
-		t.Errorf("%d does not fit a float64", rev)
-	}
+	expect.AtMost(t, c.Revision(), 1<<53, "does not fit a float64")
 	a, b := New(c, keyOf[int], nil), New(c, keyOf[int], nil)
 	if x, y := a.Set(entry[int]{1, 1}), b.Set(entry[int]{1, 1}); y <= x {
 		t.Errorf("the later change has revision %d, the earlier %d", y, x)

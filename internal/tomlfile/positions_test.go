@@ -9,6 +9,8 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
@@ -60,9 +62,7 @@ func TestScanFindsLines(t *testing.T) {
 				"service[0].ports[1].protocol": 10, "service[1].backends[3].weight": 20, "node.zone": 3, "log.level": 1,
 				`service[0].labels."a.b".c`: 14,
 			} {
-				if got := at.line(path); got != want {
-					t.Errorf("%s is in line %d, want %d", path, got, want)
-				}
+				expect.Equal(t, at.line(path), want, "%s is in line", path)
 			}
 		}
 	}
@@ -95,9 +95,8 @@ func FuzzScan(f *testing.F) {
 	f.Add("a.b=1\n[[\"\"]]\n'' = 2")
 	f.Fuzz(func(t *testing.T, doc string) {
 		if err := checkDepth([]byte(doc)); err != nil {
-			if _, deep := errors.AsType[depthError](err); !deep {
-				t.Fatal(err)
-			}
+			_, deep := errors.AsType[depthError](err)
+			must.True(t, deep, err)
 			return
 		}
 		at := scanAll([]byte(doc))

@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // The queue behaves as a plain list without duplicates.
@@ -51,17 +52,13 @@ func TestSomeIsClosedByTheFirstKey(t *testing.T) {
 	var q Queue[string]
 	some := q.Some()
 	q.Add("a")
-	if !table.IsClosed(some) {
-		t.Error("not closed by the first key")
-	}
+	expect.True(t, table.IsClosed(some), "not closed by the first key")
 	q.Take()
 	if some = q.Some(); table.IsClosed(some) {
 		t.Error("closed while empty")
 	}
 	q.Add("b")
-	if !table.IsClosed(some) {
-		t.Error("not closed by the first key after the queue was empty")
-	}
+	expect.True(t, table.IsClosed(some), "not closed by the first key after the queue was empty")
 }
 
 // An empty queue keeps no memory of many former keys.
@@ -76,8 +73,6 @@ func TestEmptyQueueIsSmall(t *testing.T) {
 				t.Fatalf("took %d, %v, want %d", got, ok, k)
 			}
 		}
-		if q.places != nil {
-			t.Error("room for former keys is kept")
-		}
+		expect.True(t, q.places == nil, "room for former keys is kept")
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/storetest"
 )
 
@@ -36,24 +37,16 @@ func (d *disk) Batch(fill func(*store.Tx[ipam.Lease])) error {
 func TestStore(t *testing.T) {
 	disks := map[ipam.Store]*disk{}
 	openAt := func(t *testing.T, path string) ipam.Store {
-		db, err := store.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		db := must.Get(store.Open(path))(t)
 		t.Cleanup(func() { _ = db.Close() })
 		d := &disk{Bucket: store.NewBucket[ipam.Lease](db, bucketName), db: db}
-		s, err := open(d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(open(d))(t)
 		disks[s] = d
 		return s
 	}
 	storetest.Run(t, func(t *testing.T) ipam.Store { return openAt(t, filepath.Join(t.TempDir(), "ironvip.db")) },
 		storetest.Reopen(func(t *testing.T, s ipam.Store) ipam.Store {
-			if err := disks[s].db.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, disks[s].db.Close())
 			return openAt(t, disks[s].db.Path())
 		}),
 		storetest.Fault(func(t *testing.T, s ipam.Store) func() {
@@ -72,13 +65,8 @@ func TestUnreadableLeaseIsAnError(t *testing.T) {
 			return store.NewBucket[map[string]int](db, bucketName).Put("192.0.2.1", map[string]int{"state": 1})
 		},
 	} {
-		db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := write(db); err != nil {
-			t.Fatal(err)
-		}
+		db := must.Get(store.Open(filepath.Join(t.TempDir(), "ironvip.db")))(t)
+		must.Succeed(t, write(db))
 		if _, err := New(db); err == nil || !strings.Contains(err.Error(), "192.0.2.") {
 			t.Errorf("%s: %v, want an error that names the lease", name, err)
 		}
@@ -155,13 +143,8 @@ func killWhileWriting(t *testing.T, seed uint64, kills int) {
 		cmd.Env = append(os.Environ(), childEnv+"="+path, "GORACE=atexit_sleep_ms=0")
 		var complaint strings.Builder
 		cmd.Stderr = &complaint
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(cmd.StdoutPipe())(t)
+		must.Succeed(t, cmd.Start())
 		acknowledged := map[int]bool{} // false: removed
 		lines := bufio.NewScanner(out)
 		killAfter := random.IntN(300)
@@ -178,17 +161,10 @@ func killWhileWriting(t *testing.T, seed uint64, kills int) {
 			}
 		}
 		_ = cmd.Wait()
-		if complaint.Len() > 0 {
-			t.Fatalf("the writer ended by itself: %s", complaint.String())
-		}
+		must.AtMost(t, complaint.Len(), 0, "the writer ended by itself: %s", complaint.String())
 		db, err := store.Open(path)
-		if err != nil {
-			t.Fatalf("after a kill at %d: %v", len(acknowledged), err)
-		}
-		s, err := New(db)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err, "after a kill at %d", len(acknowledged))
+		s := must.Get(New(db))(t)
 		changes := storetest.Leases(t, s)
 		there := map[ipam.Resource]ipam.Lease{}
 		for _, c := range changes {

@@ -16,7 +16,9 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/storetest"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -25,9 +27,7 @@ const prefix = "ironvip/v2/tree/"
 
 func commit(t testing.TB, s *Store, ops ...ipam.Op) []ipam.Op {
 	t.Helper()
-	if err := s.Commit(context.Background(), ops); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Commit(context.Background(), ops))
 	return ops
 }
 
@@ -54,9 +54,7 @@ func caughtUp(t testing.TB, h *host) {
 		if !behind {
 			return
 		}
-		if time.Now().After(end) {
-			t.Fatal("the host doesn't catch up")
-		}
+		must.False(t, time.Now().After(end), "the host doesn't catch up")
 		time.Sleep(time.Second)
 	}
 }
@@ -98,9 +96,7 @@ func TestJunk(t *testing.T) {
 					places = append(places, strings.TrimPrefix(p.Place, "consul:"+prefix))
 				}
 				for key := range junk {
-					if !slices.Contains(places, key) {
-						t.Errorf("%s is not reported among %v", key, places)
-					}
+					expect.True(t, slices.Contains(places, key), "%s is not reported among %v", key, places)
 				}
 				changes := storetest.Leases(t, h.Store)
 				var blocked []string
@@ -113,9 +109,8 @@ func TestJunk(t *testing.T) {
 					}
 				}
 				slices.Sort(blocked)
-				if want := []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "node port 30086/tcp"}; !slices.Equal(blocked, want) {
-					t.Errorf("blocked are %v, want %v", blocked, want)
-				}
+				want := []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "node port 30086/tcp"}
+				expect.SameList(t, blocked, want, "blocked")
 				for n := range byte(4) {
 					l := storetest.Lease(n+1, "other")
 					conflict := (*ipam.ConflictError)(nil)
@@ -150,10 +145,7 @@ func TestJunk(t *testing.T) {
 func allocator(t testing.TB, s ipam.Store, pool string) *ipam.Allocator {
 	t.Helper()
 	cfg := ipam.Config{Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix(pool)}, AutoAssign: true}}, ReuseDelay: time.Minute}
-	a, err := ipam.New(context.Background(), s, cfg, ipam.Options{Clock: &table.Clock{}, Node: "lb1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(ipam.New(context.Background(), s, cfg, ipam.Options{Clock: &table.Clock{}, Node: "lb1"}))(t)
 	return a
 }
 
@@ -193,9 +185,8 @@ func TestHoldingsDifferFromLeases(t *testing.T) {
 				if op := commit(t, h.Store, claim(two, holds...))[0]; op.Err != nil {
 					t.Fatal(op.Err)
 				}
-				if got, _ := m.Get(prefix + "holdings/default/web"); got != want {
-					t.Errorf("holdings %s, want %s", got, want)
-				}
+				got, _ := m.Get(prefix + "holdings/default/web")
+				expect.Equal(t, got, want, "holdings")
 			})
 		})
 	}
@@ -215,9 +206,7 @@ func TestRivalHosts(t *testing.T) {
 			for k := range services {
 				l := storetest.Lease(byte(i*services+k), fmt.Sprintf("s%d", k))
 				ops := []ipam.Op{claim(l)}
-				if err := h.Store.Commit(context.Background(), ops); err != nil {
-					t.Error(err)
-				}
+				expect.Succeed(t, h.Store.Commit(context.Background(), ops))
 			}
 		})
 	}
@@ -230,13 +219,9 @@ func TestRivalHosts(t *testing.T) {
 			held[c.Lease.Holders[0].Service]++
 		}
 		for k, n := range held {
-			if n != 1 {
-				t.Errorf("%s holds %d addresses", k, n)
-			}
+			expect.Equal(t, n, 1, "%s holds %d addresses", k, n)
 		}
-		if len(held) != services {
-			t.Errorf("%d services hold something", len(held))
-		}
+		expect.Equal(t, len(held), services, "services hold something")
 	}
 }
 
@@ -258,9 +243,7 @@ func TestCostOfOneLease(t *testing.T) {
 	cost := func(services ...*vip.Service) []int {
 		writes = nil
 		for _, got := range a.Assign(context.Background(), services) {
-			if len(got.Problems) > 0 {
-				t.Fatal(got.Problems)
-			}
+			must.Empty(t, got.Problems)
 		}
 		return writes
 	}
@@ -268,16 +251,14 @@ func TestCostOfOneLease(t *testing.T) {
 		return &vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: name}, Source: "rest"}
 	}
 	want := []int{5} // the lease, the holdings, the head of the log, its slot, and the turn
-	if few := cost(service("first")); !slices.Equal(few, want) {
-		t.Errorf("one lease costs transactions of %v operations", few)
-	}
+	few := cost(service("first"))
+	expect.SameList(t, few, want, "one lease costs transactions of %v operations", few)
 	var many []*vip.Service
 	for i := range 200 {
 		many = append(many, service(fmt.Sprintf("s%d", i)))
 	}
-	if n := len(cost(many...)); n > 5 {
-		t.Errorf("200 leases cost %d transactions", n)
-	}
+	n := len(cost(many...))
+	expect.AtMost(t, n, 5, "200 leases cost %d transactions", n)
 	if more := cost(service("last")); len(more) != 1 || more[0] > 5 {
 		t.Errorf("one lease beside 200 others costs transactions of %v operations", more)
 	}

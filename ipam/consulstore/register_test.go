@@ -1,7 +1,6 @@
 package consulstore
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +18,10 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -43,13 +45,7 @@ func register(t *testing.T, m *fleettest.Memory, name string, pool string, leade
 		t.Fatal(err)
 	}
 	a.Settled(func(vip.ServiceKey) bool { return true })
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = a.Run(ctx)
-	}()
-	t.Cleanup(func() { stop(); <-done })
+	scope.Go(t, a.Run)
 	return &registrar{h, Registrar{a, store}}
 }
 
@@ -62,10 +58,7 @@ func batch(name string, index uint64) *fleet.Batch {
 func (r *registrar) together(t *testing.T, name string) (done bool, b *fleet.Batch) {
 	t.Helper()
 	b = batch(name, 0)
-	done, err := r.registrar.Commit(t.Context(), plain(name), b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	done = must.Get(r.registrar.Commit(t.Context(), plain(name), b))(t)
 	return done, b
 }
 
@@ -86,9 +79,7 @@ func held(t *testing.T, m *fleettest.Memory, name string) (out []string) {
 	t.Helper()
 	for _, p := range m.Pairs(prefix + leasesFolder + "/") {
 		var kept struct{ Value ipam.Lease }
-		if err := json.Unmarshal(p.Value, &kept); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(p.Value, &kept))
 		if kept.Value.HeldBy(plain(name).Key) >= 0 {
 			out = append(out, kept.Value.Resource.String())
 		}
@@ -113,9 +104,7 @@ func TestServiceAndLeaseTogether(t *testing.T) {
 		if !done || b.Err != nil || len(b.Indexes) != 1 {
 			t.Fatalf("%v, %+v", done, b)
 		}
-		if n := writes.Load(); n != 1 {
-			t.Errorf("%d transactions", n)
-		}
+		expect.Equal(t, writes.Load(), 1, "transactions")
 		for _, p := range m.Pairs(prefix) {
 			if p.Key != prefix+".fleet" && p.Index != b.Indexes[0] {
 				t.Errorf("%s is of %d, the service of %d", p.Key, p.Index, b.Indexes[0])
@@ -147,9 +136,8 @@ func TestRefusedServiceLeavesNoLease(t *testing.T) {
 		if !done || !errors.As(b.Err, &conflict) || len(conflict.Writes) != 1 || conflict.Writes[0].Folder != registered {
 			t.Errorf("%v, %v", done, b.Err)
 		}
-		if got := held(t, m, "web"); got != nil {
-			t.Errorf("a lease is left: %v", got)
-		}
+		got := held(t, m, "web")
+		expect.True(t, got == nil, "a lease is left: %v", got)
 		if done, _ := one.together(t, "next"); !done || fmt.Sprint(held(t, m, "next")) != "[192.0.2.1]" {
 			t.Errorf("%v: the next holds %v", done, held(t, m, "next"))
 		}
@@ -177,16 +165,13 @@ func TestTakenAddressLeavesTheRegistrationAlone(t *testing.T) {
 		if done || b.Err != nil {
 			t.Errorf("%v, %v", done, b.Err)
 		}
-		if _, there := m.Get(prefix + registered + "/default/second"); there {
-			t.Error("it is registered")
-		}
+		_, there := m.Get(prefix + registered + "/default/second")
+		expect.False(t, there, "it is registered")
 		synctest.Wait()
 		if done, _ := two.together(t, "second"); !done {
 			t.Error("not done once the host has received it")
 		}
-		if got := fmt.Sprint(held(t, m, "first"), held(t, m, "second")); got != "[192.0.2.1] [192.0.2.2]" {
-			t.Errorf("they hold %s", got)
-		}
+		expect.Equal(t, fmt.Sprint(held(t, m, "first"), held(t, m, "second")), "[192.0.2.1] [192.0.2.2]", "they hold")
 	})
 }
 
@@ -205,9 +190,7 @@ func TestWhatIsLeftToAssign(t *testing.T) {
 				t.Errorf("%s: %v, %v, holds %v", s.Key, done, err, held(t, m, s.Key.Name))
 			}
 		}
-		if n := writes.Load(); n != 0 {
-			t.Errorf("%d transactions", n)
-		}
+		expect.Equal(t, writes.Load(), 0, "transactions")
 		for i := range 2 {
 			if done, _ := one.together(t, fmt.Sprint("s", i)); !done {
 				t.Errorf("service %d", i) // what was planned in vain is free

@@ -12,7 +12,9 @@ import (
 
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 	testwait "github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -26,10 +28,7 @@ func rivals(t *testing.T, open func(name string) ipam.Store) []*ipam.Allocator {
 	for i := range out {
 		name := fmt.Sprintf("lb%d", i+1)
 		cfg := ipam.Config{ReuseDelay: time.Minute, Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, AutoAssign: true}}}
-		a, err := ipam.New(ctx, open(name), cfg, ipam.Options{Clock: &table.Clock{}, Node: name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(ipam.New(ctx, open(name), cfg, ipam.Options{Clock: &table.Clock{}, Node: name}))(t)
 		out[i] = a
 		running.Go(func() { _ = a.Run(ctx) })
 	}
@@ -59,9 +58,7 @@ func reserveAtOnce(t *testing.T, hosts []*ipam.Allocator) {
 				t.Errorf("%s: host %d: %v", addr, i, err)
 			}
 		}
-		if winner < 0 {
-			t.Fatalf("%s: nobody has reserved it: %v", addr, won)
-		}
+		must.AtLeast(t, winner, 0, "%s: nobody has reserved it: %v", addr, won)
 		other, k := hosts[(winner+1)%len(hosts)], serviceOf(n, winner)
 		state := func(a *ipam.Allocator) ipam.Lease {
 			if l, _, ok := a.Leases().Get(ipam.Resource{Addr: addr}); ok {
@@ -74,9 +71,7 @@ func reserveAtOnce(t *testing.T, hosts []*ipam.Allocator) {
 		if len(got.VIPs) != 1 || got.VIPs[0] != addr || !got.Reserved[0] {
 			t.Errorf("%s was given %+v", k, got)
 		}
-		if err := other.Release(t.Context(), []ipam.Released{{Service: k}})[0]; err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, other.Release(t.Context(), []ipam.Released{{Service: k}})[0])
 		for _, a := range hosts {
 			testwait.Until(t, "every host sees it reserved again", func() bool { return state(a).KeptFor(k) && state(a).State == ipam.Reserved }, func() any { return state(a) })
 		}
@@ -108,9 +103,7 @@ func TestReservationByAnotherHost(t *testing.T) {
 		func() error { _, err := hosts[1].Unreserve(t.Context(), addr); return err },
 	} {
 		hosts[0].TakeRecalls()
-		if err := change(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, change())
 		testwait.Until(t, "the service is recalled", func() bool { return slices.Contains(hosts[0].TakeRecalls(), web.Key) })
 		got := hosts[0].Assign(t.Context(), []*vip.Service{web})[0]
 		l, _, _ := hosts[1].Leases().Get(ipam.Resource{Addr: addr})

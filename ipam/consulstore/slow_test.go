@@ -16,7 +16,9 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/storetest"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -51,9 +53,7 @@ func TestSlowConsulMakesProgress(t *testing.T) {
 			}
 			began := time.Now()
 			err := h.Commit(t.Context(), pending)
-			if took := time.Since(began); took > 45*time.Second {
-				t.Errorf("a commit took %v", took)
-			}
+			expect.AtMost(t, time.Since(began), 45*time.Second, "a commit took")
 			var left []ipam.Op
 			for _, op := range pending {
 				conflict := (*ipam.ConflictError)(nil)
@@ -71,9 +71,7 @@ func TestSlowConsulMakesProgress(t *testing.T) {
 			}
 			pending = left
 		}
-		if changes := storetest.Leases(t, h.Store); len(changes) != 300 {
-			t.Errorf("%d leases, want 300", len(changes))
-		}
+		expect.Equal(t, len(storetest.Leases(t, h.Store)), 300, "leases")
 		m.SetPace(t, 0)
 		txns := func(n int) int {
 			t.Helper()
@@ -82,20 +80,14 @@ func TestSlowConsulMakesProgress(t *testing.T) {
 				ops = append(ops, ipam.Op{Old: op.New})
 			}
 			before := h.Counts().Txns
-			if err := h.Commit(t.Context(), ops); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, h.Commit(t.Context(), ops))
 			return h.Counts().Txns - before
 		}
 		txns(200) // grows meanwhile
 		ops := leaseOps(28 * 4)
 		before := h.Counts().Txns
-		if err := h.Commit(t.Context(), ops); err != nil {
-			t.Fatal(err)
-		}
-		if n := h.Counts().Txns - before; n != 2 {
-			t.Errorf("%d transactions for 2 times 112 operations of a fast Consul", n)
-		}
+		must.Succeed(t, h.Commit(t.Context(), ops))
+		expect.Equal(t, h.Counts().Txns-before, 2, "transactions for 2 times 112 operations of a fast Consul")
 	})
 }
 

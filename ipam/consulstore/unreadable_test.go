@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +17,10 @@ import (
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	testwait "github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -43,14 +45,8 @@ func direct(t testing.TB, m *fleettest.Memory, name string, services ...vip.Serv
 		d.Services.Set(s)
 	}
 	line := pipeline.New(pipeline.Options{Tables: d.Tables, Allocator: a, Shared: true, Plane: reconciletest.NewPlane(), Resync: -1, Events: d.events})
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = line.Run(ctx) })
-	d.end = func() {
-		cancel()
-		running.Wait()
-		d.End()
-	}
+	end := scope.Go(t, line.Run)
+	d.end = func() { end(); d.End() }
 	return d
 }
 
@@ -136,9 +132,7 @@ func leaseThatCantBeRead(t *testing.T, of string, damage func(string) string, re
 		key += strings.Trim(strings.Fields(web)[0], "[]")
 	}
 	was, ok := m.Get(key)
-	if !ok {
-		t.Fatalf("no %s", key)
-	}
+	must.True(t, ok, "no %s", key)
 	tree := func() (out []string) {
 		for _, folder := range Folders() {
 			for _, p := range m.Pairs(prefix + folder + "/") {
@@ -161,9 +155,7 @@ func leaseThatCantBeRead(t *testing.T, of string, damage func(string) string, re
 				t.Errorf("%s serves web at %s %v, db at %s %v", name, h.serves("web"), h.problems("web"), h.serves("db"), h.problems("db"))
 			}
 		}
-		if got := tree(); !slices.Equal(got, want) {
-			t.Errorf("Consul has %q, want %q", got, want)
-		}
+		expect.SameList(t, tree(), want, "Consul has")
 	}
 	hosts["lb3"].end()
 	hosts["lb3"] = direct(t, m, "lb3", webService(), plain("db"))
@@ -196,13 +188,10 @@ func leaseThatCantBeRead(t *testing.T, of string, damage func(string) string, re
 	}
 	eventually(t, "the services don't go on", same("lb1", "lb2", "lb3"))
 	for name, h := range hosts {
-		if h.reported("lease_store_down") {
-			t.Errorf("%s says that the store can't be written", name)
-		}
+		expect.False(t, h.reported("lease_store_down"), "%s says that the store can't be written", name)
 	}
-	if got, _ := m.Get(key); got == "" {
-		t.Error("the lease is not there again")
-	}
+	got, _ := m.Get(key)
+	expect.True(t, got != "", "the lease is not there again")
 }
 
 // The service of unreadable holdings keeps what it has.
@@ -230,9 +219,7 @@ func TestUnreadableHoldings(t *testing.T) {
 		eventually(t, "it doesn't go on with the first node port", func() bool {
 			return h.serves("web") == "[192.0.2.17] map[80/tcp:30086]" && len(h.problems("web")) == 0
 		})
-		if h.reported("lease_store_down") {
-			t.Error("it said that the store can't be written")
-		}
+		expect.False(t, h.reported("lease_store_down"), "it said that the store can't be written")
 	})
 }
 
@@ -276,9 +263,7 @@ func TestEditedByHand(t *testing.T) {
 			return hosts[0].serves("web") == "[192.0.2.17] map[80/tcp:30086]" && hosts[1].serves("web") == hosts[0].serves("web")
 		})
 		for _, h := range hosts {
-			if h.reported("lease_store_down") {
-				t.Error("it said that the store can't be written")
-			}
+			expect.False(t, h.reported("lease_store_down"), "it said that the store can't be written")
 		}
 	})
 }

@@ -1,13 +1,13 @@
 package dataplane
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/ipvs/probepath"
 	"github.com/ironvip/ironvip/plane"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func TestMetrics(t *testing.T) {
@@ -15,8 +15,6 @@ func TestMetrics(t *testing.T) {
 		plane.Collect(pathCounts, func() probepath.Stats { return probepath.Stats{Services: 60, Rules: 61} }))
 	for _, want := range []string{"ironvip_ipvs_service_writes_total 1", "ironvip_ipvs_dumps_total 2", "ironvip_ipvs_nftables_writes_total 3",
 		"ironvip_ipvs_conntrack_deletions_total 4", "ironvip_ipvs_probe_nftables_writes_total 61", "ironvip_ipvs_probe_service_writes_total 60"} {
-		if !strings.Contains(text, "\n"+want+"\n") {
-			t.Errorf("no %s in\n%s", want, text)
-		}
+		expect.Contains(t, text, "\n"+want+"\n")
 	}
 }

@@ -4,7 +4,6 @@ package probepath
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -197,9 +196,7 @@ func (w *town) run(n *netlab.Node, args ...string) string {
 	var out []byte
 	var err error
 	n.Do(func() { out, err = exec.Command(args[0], args[1:]...).CombinedOutput() })
-	if err != nil {
-		w.t.Fatalf("%v: %v: %s", args, err, out)
-	}
+	must.Succeed(w.t, err, "%v: %v: %s", args, err, out)
 	return string(out)
 }
 
@@ -234,9 +231,8 @@ func TestProbesTakeThePathOfClients(t *testing.T) {
 		for _, b := range w.Backends {
 			w.answers("at first", b)
 		}
-		if answer, err := w.probe(w.Backends[0], 81, patience); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Errorf("a closed port: %q, %v", answer, err)
-		}
+		answer, err := w.probe(w.Backends[0], 81, patience)
+		expect.Is(t, err, unix.ECONNREFUSED, "a closed port: %q", answer)
 		// The service refuses clients, because its checks failed. Probes must find that it works again.
 		down := w.frontend
 		down.Backends = nil
@@ -272,9 +268,8 @@ func TestRestartAndDriftInTheKernel(t *testing.T) {
 			w := newTown(t, at, vip.TCP, way)
 			all := []vip.ProbePath{w.path(w.Backends[0]), w.path(w.Backends[1])}
 			w.put(additions(all...))
-			if s := w.paths.Stats(); s.Services != 4 {
-				t.Errorf("two paths took %+v", s)
-			}
+			s := w.paths.Stats()
+			expect.Equal(t, s.Services, 4, "two paths took %+v", s)
 			read := func() (have, damaged []vip.ProbePath) {
 				w.Director.Do(func() { have, damaged = actual(t, w.paths) })
 				return have, damaged
@@ -322,9 +317,7 @@ func (w *town) repair(want []vip.ProbePath) {
 				batch = append(batch, updateOf{Key: *p, New: p, Repair: true})
 			}
 		}
-		if len(batch) == 0 {
-			w.t.Error("the damage was not found")
-		}
+		expect.True(w.t, len(batch) > 0, "the damage was not found")
 		put(w.t, w.paths, batch)
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -54,9 +55,7 @@ func put(t *testing.T, target *Target, batch []updateOf) {
 	t.Helper()
 	must.Succeed(t, target.Apply(t.Context(), batch))
 	for _, u := range batch {
-		if u.Err != nil {
-			t.Fatalf("%s: %v", u.Key, u.Err)
-		}
+		must.Succeed(t, u.Err, u.Key)
 	}
 }
 
@@ -79,31 +78,22 @@ func TestOnePathIsFewMessages(t *testing.T) {
 	target := k.target()
 	all := paths(1000)
 	put(t, target, additions(all...))
-	if !k.holds(target, all...) {
-		t.Fatal("the kernel does not have the paths")
-	}
+	must.True(t, k.holds(target, all...), "the kernel does not have the paths")
 	one := path(1000)
 	k.log = nil
 	put(t, target, additions(one))
 	mark := must.Get(target.Mark(one))(t)
 	want := []string{"transaction", fmt.Sprintf("add ipvs service by mark %#x", mark), fmt.Sprintf("add destination %s to the ipvs service by mark %#x", one.Backend, mark)}
-	if !slices.Equal(k.log, want) {
-		t.Errorf("an addition took %q, want %q", k.log, want)
-	}
-	if !k.holds(target, append(all, one)...) {
-		t.Error("the kernel does not have the paths after an addition")
-	}
+	expect.SameList(t, k.log, want, "an addition took")
+	expect.True(t, k.holds(target, append(all, one)...), "the kernel does not have the paths after an addition")
 	k.log = nil
 	put(t, target, removals(one))
 	if want := []string{fmt.Sprintf("delete ipvs service by mark %#x", mark), "transaction"}; !slices.Equal(k.log, want) {
 		t.Errorf("a removal took %q, want %q", k.log, want)
 	}
-	if _, err := target.Mark(one); !errors.Is(err, ErrNoPath) {
-		t.Errorf("a removed path has a mark: %v", err)
-	}
-	if !k.holds(target, all...) {
-		t.Error("the kernel does not have the paths after a removal")
-	}
+	_, err := target.Mark(one)
+	expect.Is(t, err, ErrNoPath, "a removed path has a mark")
+	expect.True(t, k.holds(target, all...), "the kernel does not have the paths after a removal")
 }
 
 // A restart adopts what is there without a change, and its marks. A later addition gets a mark that
@@ -125,9 +115,7 @@ func TestRestartAdopts(t *testing.T) {
 		}
 	}
 	put(t, second, additions(path(20)))
-	if !k.holds(second, paths(21)...) {
-		t.Error("the kernel does not have the paths after the restart")
-	}
+	expect.True(t, k.holds(second, paths(21)...), "the kernel does not have the paths after the restart")
 }
 
 // The table goes with the last path, and comes with the first.
@@ -143,9 +131,7 @@ func TestNoPathNoTable(t *testing.T) {
 		t.Errorf("left: %v, %v", k.elements, k.services)
 	}
 	put(t, target, additions(path(1)))
-	if !k.holds(target, path(1)) {
-		t.Error("the path is missing")
-	}
+	expect.True(t, k.holds(target, path(1)), "the path is missing")
 }
 
 // Damage by another program is found and repaired. Meanwhile the path has no mark.
@@ -184,17 +170,14 @@ func TestDriftIsRepaired(t *testing.T) {
 			if len(have) != len(all) || !slices.Contains(damaged, victim) || !c.all && len(damaged) != 1 {
 				t.Fatalf("found %v damaged of %v", damaged, have)
 			}
-			if _, err := target.Mark(victim); err == nil {
-				t.Error("a damaged path has a mark")
-			}
+			_, err := target.Mark(victim)
+			expect.True(t, err != nil, "a damaged path has a mark")
 			batch := additions(damaged...)
 			for i := range batch {
 				batch[i].Old, batch[i].Repair = batch[i].New, true
 			}
 			put(t, target, batch)
-			if !k.holds(target, all...) {
-				t.Error("the kernel does not have the paths after the repair")
-			}
+			expect.True(t, k.holds(target, all...), "the kernel does not have the paths after the repair")
 			if _, damaged := actual(t, target); len(damaged) > 0 {
 				t.Errorf("still damaged: %v", damaged)
 			}
@@ -209,9 +192,7 @@ func TestTableDeleted(t *testing.T) {
 	put(t, target, additions(paths(3)...))
 	k.elements = nil
 	put(t, target, additions(path(3)))
-	if !k.holds(target, paths(4)...) {
-		t.Error("the kernel does not have the paths")
-	}
+	expect.True(t, k.holds(target, paths(4)...), "the kernel does not have the paths")
 }
 
 // A foreign service with a mark of ours stays as it is. The path fails once and then gets another
@@ -226,9 +207,7 @@ func TestForeignMark(t *testing.T) {
 	if batch[0].Err == nil || !strings.Contains(batch[0].Err.Error(), "foreign service") {
 		t.Errorf("the first attempt: %v", batch[0].Err)
 	}
-	if len(k.elements) > 0 {
-		t.Errorf("the table has the foreign mark: %v", k.elements)
-	}
+	expect.Empty(t, k.elements, "the table has the foreign mark")
 	put(t, target, additions(path(0)))
 	if s := k.services[foreign]; s.Scheduler != "sed" || len(s.Dests) > 0 || len(k.services) != 2 {
 		t.Errorf("the kernel has %v", k.services)
@@ -251,9 +230,7 @@ func TestLostAnswer(t *testing.T) {
 					}
 					target := k.target()
 					k.cut = func(c *change) bool { return c.cmd == kernel.CmdNewService }
-					if err := target.Apply(t.Context(), additions(p)); !errors.Is(err, errSocket) {
-						t.Fatal(err)
-					}
+					must.Is(t, target.Apply(t.Context(), additions(p)), errSocket)
 					k.cut = func(*change) bool { return false }
 					if restarts {
 						target = k.target()
@@ -330,9 +307,7 @@ func TestRejected(t *testing.T) {
 	batch = additions(path(1))
 	batch[0].Repair = true
 	put(t, target, batch)
-	if !k.holds(target, paths(3)...) {
-		t.Error("the kernel does not have the paths")
-	}
+	expect.True(t, k.holds(target, paths(3)...), "the kernel does not have the paths")
 }
 
 // Without connection tracking of IPVS no answer would be understood, so no path has a mark.

@@ -8,6 +8,8 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -170,9 +172,7 @@ func TestChoice(t *testing.T) {
 				in.Override = func(k vip.BackendKey) (vip.State, bool) { return tc.override, k.Address == addr("10.1.0.1") }
 			}
 			got, problems := Service(in)
-			if len(problems) > 0 {
-				t.Fatal(problems)
-			}
+			must.Empty(t, problems)
 			want := []string{"everyone " + tc.want}
 			if tc.wantInternal != "" {
 				want = append(want, "internal "+tc.wantInternal)
@@ -184,9 +184,7 @@ func TestChoice(t *testing.T) {
 			if tc.want == "" {
 				want[0] = "everyone none"
 			}
-			if diff := gocmp.Diff(want, have); diff != "" {
-				t.Error(diff)
-			}
+			expect.NoDiff(t, gocmp.Diff(want, have))
 		})
 	}
 }
@@ -267,9 +265,7 @@ func TestBackendsOfSomePorts(t *testing.T) {
 					want[i] += " " + backends
 				}
 			}
-			if diff := gocmp.Diff(want, show(got)); diff != "" {
-				t.Error(diff)
-			}
+			expect.NoDiff(t, gocmp.Diff(want, show(got)))
 		})
 	}
 }
@@ -287,9 +283,7 @@ func TestHinted(t *testing.T) {
 		want     bool
 	}{{vip.IPv4, "http", nil, true}, {vip.IPv4, "admin", nil, false}, {vip.IPv6, "http", nil, false}, {vip.IPv4, "http", drained, false}} {
 		v := View{Service: &s, Override: tc.override}
-		if got := v.Hinted(tc.family, tc.port); got != tc.want {
-			t.Errorf("%s %s: %t", tc.family, tc.port, got)
-		}
+		expect.Equal(t, v.Hinted(tc.family, tc.port), tc.want, "%s %s", tc.family, tc.port)
 	}
 }
 
@@ -333,29 +327,20 @@ func TestLocalReady(t *testing.T) {
 		}
 	}), "192.0.2.10")
 	in.Node = here()
-	if n := LocalReady(&in); n != 2 {
-		t.Errorf("%d ready here, want 10.1.0.1 and 10.9.0.1", n)
-	}
+	expect.Equal(t, LocalReady(&in), 2, "ready here, want 10.1.0.1 and 10.9.0.1")
 	in.Allocation.VIPs = append(in.Allocation.VIPs, addr("2001:db8:1::1"))
-	if n := LocalReady(&in); n != 3 {
-		t.Errorf("%d ready here, want the one of the other family, too", n)
-	}
+	expect.Equal(t, LocalReady(&in), 3, "ready here, want the one of the other family, too")
 	in.Service.Backends = append(in.Service.Backends,
 		vip.Backend{Address: addr("10.1.0.8"), Port: 1, Weight: 1, Node: "n1", Ports: "http"}, vip.Backend{Address: addr("10.1.0.8"), Port: 2, Weight: 1, Node: "n1", Ports: "admin"})
-	if n := LocalReady(&in); n != 4 {
-		t.Errorf("%d ready here, want 10.1.0.8 once more, for both of its ports", n)
-	}
+	expect.Equal(t, LocalReady(&in), 4, "ready here, want 10.1.0.8 once more, for both of its ports")
 	in.Service.Backends = in.Service.Backends[1:4]
-	if n := LocalReady(&in); n != 0 {
-		t.Errorf("%d ready here, want none: terminating doesn't count", n)
-	}
+	expect.Equal(t, LocalReady(&in), 0, "ready here, want none: terminating doesn't count")
 	// Load balancers over nodes send nothing to a node with unhealthy backends only.
 	in.Service.Backends = []vip.Backend{be("10.1.0.1", "ready", "n1"), be("10.1.0.2", "ready", "n1"), be("10.1.0.3", "ready", "n2")}
 	for want, health := range []map[byte]string{2: nil, 1: {1: "unhealthy"}, 0: {1: "unhealthy", 2: "unhealthy"}} {
 		in.Health = observed(health)
-		if n := LocalReady(&in); n != want {
-			t.Errorf("%v: %d ready here, want %d", health, n, want)
-		}
+		n := LocalReady(&in)
+		expect.Equal(t, n, want, "%v: %d ready here", health, n)
 	}
 }
 
@@ -381,8 +366,6 @@ func TestDependsOnHost(t *testing.T) {
 		{"nat on a real server", func(s *vip.Service) { s.ExternalTraffic = vip.Local; s.Ports[0].NodePort.Auto = true }, true, false},
 	} {
 		s := service(tc.change)
-		if got := DependsOnHost(&s, tc.realServer); got != tc.want {
-			t.Errorf("%s: %t", tc.name, got)
-		}
+		expect.Equal(t, DependsOnHost(&s, tc.realServer), tc.want, tc.name)
 	}
 }

@@ -4,13 +4,14 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -166,15 +167,9 @@ func TestService(t *testing.T) {
 			}
 			before := slices.Clone(tc.in.Service.Backends)
 			got, problems := Service(tc.in)
-			if len(problems) > 0 {
-				t.Fatalf("problems: %v", problems)
-			}
-			if !slices.Equal(before, tc.in.Service.Backends) {
-				t.Errorf("the service's backends became %v", tc.in.Service.Backends)
-			}
-			if diff := cmp.Diff(tc.want, show(got), cmpopts.EquateEmpty()); diff != "" {
-				t.Error(diff)
-			}
+			must.Empty(t, problems, "problems")
+			expect.SameList(t, before, tc.in.Service.Backends, "the service's backends became")
+			expect.NoDiff(t, cmp.Diff(tc.want, show(got), cmpopts.EquateEmpty()))
 		})
 	}
 }
@@ -209,16 +204,12 @@ func TestServiceRefusesWhatNobodyCanDo(t *testing.T) {
 	if len(got) != 0 {
 		t.Errorf("still exposed: %v", show(got))
 	}
-	if len(problems) != 1 {
-		t.Fatalf("problems: %v", problems)
-	}
+	must.Len(t, problems, 1, "problems")
 	p := problems[0]
 	if p.Code != vip.CodeUnsupported || p.Field != "ports[1].protocol" || p.Service != "web" || p.Place != s.Origin {
 		t.Errorf("problem %+v", p)
 	}
-	if !strings.Contains(p.Message, "does not support") {
-		t.Errorf("message %q", p.Message)
-	}
+	expect.Contains(t, p.Message, "does not support", "message")
 	for name, change := range map[string]func(*vip.Service){
 		"direct routing": func(s *vip.Service) { s.Forward = vip.ForwardDirect },
 		"tunnels":        func(s *vip.Service) { s.Forward = vip.ForwardTunnel },

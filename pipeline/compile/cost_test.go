@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -34,9 +35,8 @@ func TestServiceAllocations(t *testing.T) {
 		in   Input
 		most float64
 	}{"1 backend": {big(1), 2}, "1,000 backends": {big(1000), 2}, "with health": {healthy, 2}, "of two ports": {ports, 3}} {
-		if got := testing.AllocsPerRun(50, func() { Service(tc.in) }); got > tc.most {
-			t.Errorf("%s: %v allocations, at most %v", name, got, tc.most)
-		}
+		got := testing.AllocsPerRun(50, func() { Service(tc.in) })
+		expect.AtMost(t, got, tc.most, "%s: %v allocations, at most", name, got)
 	}
 }
 

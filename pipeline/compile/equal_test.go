@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -87,32 +89,22 @@ func TestSameSeesEveryField(t *testing.T) {
 		}, func(a, b vip.Endpoint) bool {
 			return SameEndpoints([]vip.Endpoint{a}, []vip.Endpoint{b})
 		})
-		if !SameEndpoints(nil, []vip.Endpoint{}) {
-			t.Error("nil and empty differ")
-		}
+		expect.True(t, SameEndpoints(nil, []vip.Endpoint{}), "nil and empty differ")
 	})
 }
 
 func everyField[V any](t *testing.T, example func() V, same func(a, b V) bool) {
-	if !same(example(), example()) {
-		t.Fatal("an example is not the same as itself")
-	}
+	must.True(t, same(example(), example()), "an example is not the same as itself")
 	for f := range reflect.TypeFor[V]().Fields() {
 		changed := example()
 		v := reflect.ValueOf(&changed).Elem().FieldByIndex(f.Index)
-		if v.IsZero() {
-			t.Fatalf("the example leaves %s zero", f.Name)
-		}
+		must.False(t, v.IsZero(), "the example leaves %s zero", f.Name)
 		v.SetZero()
-		if same(example(), changed) {
-			t.Errorf("a change of %s goes unnoticed", f.Name)
-		}
+		expect.False(t, same(example(), changed), "a change of %s goes unnoticed", f.Name)
 	}
 }
 
 func TestSameFrontendAllocatesNothing(t *testing.T) {
 	a, b := exampleFrontend(), exampleFrontend()
-	if n := testing.AllocsPerRun(100, func() { SameFrontend(a, b) }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	expect.Equal(t, testing.AllocsPerRun(100, func() { SameFrontend(a, b) }), 0, "allocations")
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -41,9 +43,7 @@ func TestRanges(t *testing.T) {
 			in.Node.NodePortAddrs = sorted("10.9.0.1")
 			in.Allocation.NodePorts = map[vip.PortKey]uint16{tc.port.Key(): 30000}
 			got, _ := Service(in)
-			if diff := cmp.Diff([]string{tc.want}, show(got)); diff != "" {
-				t.Error(diff)
-			}
+			expect.NoDiff(t, cmp.Diff([]string{tc.want}, show(got)))
 		})
 	}
 }
@@ -62,9 +62,8 @@ func TestSourceRangesAreForVIPs(t *testing.T) {
 		t.Fatal(show(got))
 	}
 	for _, f := range got {
-		if has := len(f.SourceRanges) > 0; has != (f.Kind == vip.OnVIP) {
-			t.Errorf("%s has source ranges %v", f.Key, f.SourceRanges)
-		}
+		has := len(f.SourceRanges) > 0
+		expect.Equal(t, has, (f.Kind == vip.OnVIP), "%s has source ranges %v", f.Key, f.SourceRanges)
 	}
 }
 
@@ -93,19 +92,13 @@ func TestIdleBackendsAreOutOfUDP(t *testing.T) {
 		"192.0.2.10:53/udp vip  10.9.0.1:53*1",
 		"192.0.2.10:54/udp vip  10.9.0.1:53*1",
 	}
-	if diff := cmp.Diff(want, show(got)); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	expect.NoDiff(t, cmp.Diff(want, show(got)))
 	for _, f := range got {
-		if f.OnePacket != (f.Key.Protocol == vip.UDP) {
-			t.Errorf("%s: one packet %t", f.Key, f.OnePacket)
-		}
+		expect.Equal(t, f.OnePacket, f.Key.Protocol == vip.UDP, "%s: one packet", f.Key)
 	}
 	in.Service.Backends = in.Service.Backends[:4]
 	got, _ = Service(in)
-	if have := show(got)[3]; have != "192.0.2.10:53/udp vip  10.1.0.4:53*1" {
-		t.Errorf("with none ready: %s", have)
-	}
+	expect.Equal(t, show(got)[3], "192.0.2.10:53/udp vip  10.1.0.4:53*1", "with none ready")
 }
 
 func TestRealServer(t *testing.T) {
@@ -183,12 +176,8 @@ func TestRealServer(t *testing.T) {
 			in.Node.NodePortAddrs = in.Node.Addrs
 			in.Health = observed(tc.health)
 			got, problems := Service(in)
-			if len(problems) > 0 {
-				t.Fatal(problems)
-			}
-			if diff := cmp.Diff(tc.want, show(got), cmpopts.EquateEmpty()); diff != "" {
-				t.Error(diff)
-			}
+			must.Empty(t, problems)
+			expect.NoDiff(t, cmp.Diff(tc.want, show(got), cmpopts.EquateEmpty()))
 			for _, f := range got {
 				if f.Masquerade != vip.MasqueradeNever || f.SourceRanges != nil {
 					t.Errorf("%s: masquerade %s, source ranges %v", f.Key, f.Masquerade, f.SourceRanges)

@@ -7,6 +7,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -147,9 +148,7 @@ func TestChoiceByHealth(t *testing.T) {
 			if len(problems) > 0 || len(got) != 1 {
 				t.Fatal(got, problems)
 			}
-			if text := showReset(got[0].Backends); text != tc.want {
-				t.Errorf("%s, want %s", text, tc.want)
-			}
+			expect.Equal(t, showReset(got[0].Backends), tc.want)
 			if want := tc.panic > 0 && in.Panics(vip.IPv4, "http"); want && strings.Contains(tc.want, "!") {
 				t.Error("a reset in panic")
 			}
@@ -188,9 +187,7 @@ func TestHealthByPort(t *testing.T) {
 			for _, f := range got {
 				have = append(have, short(f.Backends))
 			}
-			if diff := gocmp.Diff(tc.want, have); diff != "" {
-				t.Error(diff)
-			}
+			expect.NoDiff(t, gocmp.Diff(tc.want, have))
 		})
 	}
 }
@@ -206,9 +203,8 @@ func TestHealthOfUDP(t *testing.T) {
 	for want, health := range map[string]map[byte]string{"1*1 2*1": nil, "1*1": {2: "unhealthy"}, "3*1": {1: "unhealthy", 2: "unhealthy"}, "none": {1: "unhealthy", 2: "unhealthy", 3: "unhealthy"}} {
 		in := input(s, "192.0.2.10")
 		in.Health = observed(health)
-		if got, _ := Service(in); short(got[0].Backends) != want {
-			t.Errorf("%v: %s, want %s", health, short(got[0].Backends), want)
-		}
+		got, _ := Service(in)
+		expect.Equal(t, short(got[0].Backends), want, health)
 	}
 }
 
@@ -275,8 +271,6 @@ func TestObserved(t *testing.T) {
 		if health != tc.want || by != tc.by {
 			t.Errorf("%+v: %s by check %d", tc, health, by)
 		}
-		if v.Usable(&s.Backends[0]) != usable {
-			t.Errorf("%+v: usable depends on connections", tc)
-		}
+		expect.Equal(t, v.Usable(&s.Backends[0]), usable, "%+v: usable depends on connections", tc)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -182,12 +183,8 @@ func TestAsKubeProxy(t *testing.T) {
 			if len(problems) > 0 || len(got) == 0 {
 				t.Fatal(got, problems)
 			}
-			if have := taking(&got[0]); have != outside {
-				t.Errorf("clients outside go to %s, want %s", have, outside)
-			}
-			if have := taking(&got[len(got)-1]); have != inside {
-				t.Errorf("clients inside go to %s, want %s", have, inside)
-			}
+			expect.Equal(t, taking(&got[0]), outside, "clients outside go to")
+			expect.Equal(t, taking(&got[len(got)-1]), inside, "clients inside go to")
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -96,18 +97,14 @@ func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(t)
 		got, problems := Service(in)
-		if len(problems) > 0 {
-			t.Fatal(problems)
-		}
+		must.Empty(t, problems)
 		external, internal := Policies(in.Service)
 		keys := map[vip.FrontendKey]bool{}
 		for i := range got {
 			f := &got[i]
 			keys[f.Key] = true
 			policy := policyOf(&in, f)
-			if (f.Kind == vip.OnRealServer) != in.Node.RealServer {
-				t.Fatalf("%s is %s", f.Key, f.Kind)
-			}
+			must.Equal(t, f.Kind == vip.OnRealServer, in.Node.RealServer, "%s is %s", f.Key, f.Kind)
 			for _, e := range f.Backends {
 				if b := backendOf(&in, e); f.Kind != vip.OnRealServer && policy == vip.Local && !isHere(&in, b) {
 					t.Fatalf("%s has %s by the policy local, which is elsewhere", f.Key, e.Addr)
@@ -118,9 +115,7 @@ func TestProperties(t *testing.T) {
 				if b := backendOf(&in, e); !b.Serves(f.Port) {
 					t.Fatalf("%s has %s, which serves %s", f.Key, e.Addr, b.Ports)
 				}
-				if vip.FamilyOf(e.Addr.Addr()) != vip.FamilyOf(f.Key.Addr) {
-					t.Fatalf("%s has %s", f.Key, e.Addr)
-				}
+				must.Equal(t, vip.FamilyOf(e.Addr.Addr()), vip.FamilyOf(f.Key.Addr), "%s has %s", f.Key, e.Addr)
 			}
 			if !slices.IsSortedFunc(f.Backends, vip.CompareEndpoints) {
 				t.Fatalf("%s: unsorted %v", f.Key, f.Backends)

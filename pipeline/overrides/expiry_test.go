@@ -9,7 +9,9 @@ import (
 
 	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -18,9 +20,7 @@ func (h *host) setFor(address string, to vip.State, d time.Duration) {
 	h.t.Helper()
 	r := request(address, to)
 	r.Until = vip.InstantOf(time.Now().Add(d))
-	if _, err := h.Set(h.t.Context(), r); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Get(h.Set(h.t.Context(), r))(h.t)
 }
 
 // stored returns the stored value of a backend's override.
@@ -100,9 +100,7 @@ func TestExpiryKeepsTheTimeLeft(t *testing.T) {
 		ahead, until := time.Now().Add(24*time.Hour), time.Now().Add(25*time.Hour)
 		h.stop()
 		bucket := store.NewBucket[Override](db, "states")
-		if err := bucket.Put("default/web/10.0.0.1", Override{State: "drain", Since: ahead, Until: &until}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, bucket.Put("default/web/10.0.0.1", Override{State: "drain", Since: ahead, Until: &until}))
 		h, _ = start()
 		h.has("10.0.0.1")
 		h.expect("after the clock was set back", "10.0.0.1 drain")
@@ -153,9 +151,7 @@ func TestOverridesExpireInAFleet(t *testing.T) {
 			}
 			h.tree.Client.Before(nil)
 		}
-		if writes != 2 {
-			t.Errorf("%d writes for an override and its end", writes)
-		}
+		expect.Equal(t, writes, 2, "writes for an override and its end")
 	})
 }
 

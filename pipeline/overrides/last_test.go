@@ -12,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -26,9 +27,7 @@ func (h *host) serves(backends ...string) {
 		}
 		if rest, state, found := strings.Cut(text, "="); found {
 			text = rest
-			if err := b.State.UnmarshalText([]byte(state)); err != nil {
-				h.t.Fatal(err)
-			}
+			must.Succeed(h.t, b.State.UnmarshalText([]byte(state)))
 		}
 		text, ejected, _ := strings.Cut(text, "?")
 		text, unhealthy := strings.CutSuffix(text, "!")
@@ -88,9 +87,7 @@ func TestLastBackendNeedsForce(t *testing.T) {
 				force := func(address string, to vip.State) {
 					r := request(address, to)
 					r.Force = true
-					if _, err := h.Set(t.Context(), r); err != nil {
-						t.Fatal(err)
-					}
+					must.Get(h.Set(t.Context(), r))(t)
 				}
 				for address, to := range c.set {
 					force(address, to)

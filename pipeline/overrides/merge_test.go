@@ -13,7 +13,9 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -44,10 +46,7 @@ func inLab(t *testing.T, f func(t *testing.T, l *lab)) {
 func (l *lab) start(name string) *host {
 	l.t.Helper()
 	if l.dbs[name] == nil {
-		db, err := store.Open(filepath.Join(l.t.TempDir(), "ironvip.db"))
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		db := must.Get(store.Open(filepath.Join(l.t.TempDir(), "ironvip.db")))(l.t)
 		l.dbs[name] = db
 	}
 	l.disks[name] = &writes{Bucket: store.NewBucket[Override](l.dbs[name], "pending states")}
@@ -93,9 +92,8 @@ func (l *lab) all(when, want string) {
 	time.Sleep(time.Minute)
 	for _, h := range l.hosts {
 		h.expect(when, want)
-		if got := h.local(); len(got) > 0 {
-			l.t.Errorf("%s: %s has %q locally", when, h.name, got)
-		}
+		got := h.local()
+		expect.Empty(l.t, got, "%s: %s has %q locally", when, h.name, got)
 	}
 }
 
@@ -126,9 +124,7 @@ func TestSetWhileAway(t *testing.T) {
 		a = l.restart("a")
 		time.Sleep(time.Minute)
 		a.expect("after a restart", "10.0.0.1 drain")
-		if got := a.local(); !slices.Equal(got, []string{"10.0.0.1 drain", "10.0.0.2 ready"}) {
-			t.Errorf("local after a restart: %q", got)
-		}
+		expect.SameList(t, a.local(), []string{"10.0.0.1 drain", "10.0.0.2 ready"}, "local after a restart")
 		l.SetDown(false)
 		time.Sleep(2 * time.Minute)
 		l.all("after the merge", "10.0.0.1 drain")
@@ -230,9 +226,7 @@ func TestMergeIsRepeatable(t *testing.T) {
 		l.all("merged", "10.0.0.1 drain")
 		b.set("10.0.0.1", vip.Maint)
 		time.Sleep(time.Second)
-		if err := store.NewBucket[Override](l.dbs["a"], "pending states").Put(pending[0].Key, pending[0].Value); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, store.NewBucket[Override](l.dbs["a"], "pending states").Put(pending[0].Key, pending[0].Value))
 		l.restart("a")
 		l.all("merged again", "10.0.0.1 maint")
 	})
@@ -246,13 +240,8 @@ func TestMergeRetriesTheDisk(t *testing.T) {
 		onDisk := func() int {
 			t.Helper()
 			synctest.Wait()
-			all, err := l.disks["a"].All()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if a.journal.HasGarbage() != (len(all) > 0) {
-				t.Errorf("%d values on the disk, garbage: %t", len(all), a.journal.HasGarbage())
-			}
+			all := must.Get(l.disks["a"].All())(t)
+			expect.Equal(t, a.journal.HasGarbage(), (len(all) > 0), "%d values on the disk, garbage", len(all))
 			return len(all)
 		}
 		for _, retry := range []struct {

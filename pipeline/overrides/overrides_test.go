@@ -22,7 +22,10 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -63,10 +66,7 @@ func newHost(t *testing.T, name string, clock *table.Clock, o Options) *host {
 
 // start runs the overrides until stop.
 func (h *host) start() {
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = h.Run(ctx) })
-	h.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	h.stop = scope.Go(h.t, h.Run)
 }
 
 // has sets the backends of the web service.
@@ -98,9 +98,7 @@ func (h *host) overridden() string {
 func (h *host) expect(when, want string) {
 	h.t.Helper()
 	synctest.Wait()
-	if got := h.overridden(); got != want {
-		h.t.Errorf("%s: %s has %q, want %q", when, h.name, got, want)
-	}
+	expect.Equal(h.t, h.overridden(), want, "%s: %s has", when, h.name)
 }
 
 func (h *host) messages() (out []string) {
@@ -145,10 +143,7 @@ func (w *writes) Batch(fill func(*store.Tx[Override])) error {
 // previous overrides first.
 func restarts(t *testing.T, f func(t *testing.T, db *store.DB, start func() (*host, *writes))) {
 	bubble.Test(t, func(t *testing.T) {
-		db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		db := must.Get(store.Open(filepath.Join(t.TempDir(), "ironvip.db")))(t)
 		defer db.Close()
 		last := &host{stop: func() {}}
 		defer func() { last.stop() }()
@@ -156,10 +151,7 @@ func restarts(t *testing.T, f func(t *testing.T, db *store.DB, start func() (*ho
 			t.Helper()
 			last.stop()
 			disk := &writes{Bucket: store.NewBucket[Override](db, "states")}
-			local, err := registry.NewLocal(disk)
-			if err != nil {
-				t.Fatal(err)
-			}
+			local := must.Get(registry.NewLocal(disk))(t)
 			last = newHost(t, "alone", &table.Clock{}, Options{Store: local})
 			last.Restore()
 			last.start()
@@ -176,9 +168,7 @@ func TestOverridesSurviveRestartsAndAreSwept(t *testing.T) {
 		h.set("10.0.0.1", vip.Maint)
 		h.set("10.0.0.2", vip.Maint)
 		h.set("10.0.0.2", vip.Ready)
-		if disk.n() != 3 {
-			t.Errorf("%d writes for 3 changes", disk.n())
-		}
+		expect.Equal(t, disk.n(), 3, "writes for 3 changes")
 		h.set("10.0.0.2", vip.Ready)
 		h.set("10.0.0.1", vip.Maint)
 		if disk.n() != 3 {
@@ -235,9 +225,8 @@ func TestSetFetchesTheService(t *testing.T) {
 		h.Fetch = func(context.Context, vip.ServiceKey) error { h.has("10.0.0.1"); return nil }
 		h.set("10.0.0.1", vip.Drain)
 		h.Fetch = func(context.Context, vip.ServiceKey) error { return registry.ErrNotRunning }
-		if _, err := h.Set(t.Context(), request("10.0.0.9", vip.Drain)); !errors.Is(err, registry.ErrNotRunning) {
-			t.Errorf("while the source starts: %v", err)
-		}
+		_, err := h.Set(t.Context(), request("10.0.0.9", vip.Drain))
+		expect.Is(t, err, registry.ErrNotRunning, "while the source starts")
 	})
 }
 
@@ -248,28 +237,17 @@ func TestRestoredOverridesMakeNoEvents(t *testing.T) {
 		h, _ := start()
 		h.has("10.0.0.1")
 		h.set("10.0.0.1", vip.Drain)
-		if got := h.messages(); !slices.Equal(got, []string{"set to drain by root"}) {
-			t.Errorf("events %q", got)
-		}
+		expect.SameList(t, h.messages(), []string{"set to drain by root"}, "events")
 		h.stop()
-		local, err := registry.NewLocal(store.NewBucket[Override](db, "states"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		local := must.Get(registry.NewLocal(store.NewBucket[Override](db, "states")))(t)
 		again := newHost(t, "alone", &table.Clock{}, Options{Store: local})
 		again.has("10.0.0.1")
 		ready := func() bool { return table.IsClosed(again.table.Ready()) }
-		if ready() {
-			t.Error("the table is ready before it has been restored")
-		}
+		expect.False(t, ready(), "the table is ready before it has been restored")
 		again.Restore()
-		if !ready() {
-			t.Error("the table is not ready after it has been restored")
-		}
+		expect.True(t, ready(), "the table is not ready after it has been restored")
 		again.expect("at the start", "10.0.0.1 drain")
-		if got := again.messages(); len(got) > 0 {
-			t.Errorf("events at the start: %q", got)
-		}
+		expect.Empty(t, again.messages(), "events at the start")
 	})
 }
 
@@ -277,9 +255,7 @@ func TestStoredValuesThatAreInvalid(t *testing.T) {
 	restarts(t, func(t *testing.T, db *store.DB, start func() (*host, *writes)) {
 		raw := store.NewBucket[map[string]any](db, "states")
 		for key, state := range map[string]string{"default/web/10.0.0.1": "asleep", "default/web/10.0.0.2": "drain", "default/web/nobody": "drain", "default/web/010.0.0.3": "drain", "default": "drain"} {
-			if err := raw.Put(key, map[string]any{"state": state, "since": "2026-01-01T00:00:00Z"}); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, raw.Put(key, map[string]any{"state": state, "since": "2026-01-01T00:00:00Z"}))
 		}
 		h, _ := start()
 		h.has("10.0.0.1", "10.0.0.2")
@@ -290,9 +266,7 @@ func TestStoredValuesThatAreInvalid(t *testing.T) {
 		}
 		h.set("10.0.0.1", vip.Maint)
 		h.expect("after it was set again", "10.0.0.1 maint, 10.0.0.2 drain")
-		if n := len(h.Problems()); n != 3 {
-			t.Errorf("%d problems after one was fixed", n)
-		}
+		expect.Equal(t, len(h.Problems()), 3, "problems after one was fixed")
 	})
 }
 
@@ -345,18 +319,14 @@ func TestOverridesAreShared(t *testing.T) {
 			for i := range want {
 				want[i] = strings.TrimSuffix(want[i], " through node "+h.name)
 			}
-			if got := h.messages(); !slices.Equal(got, want) {
-				t.Errorf("%s has the events %q, want %q", h.name, got, want)
-			}
+			expect.SameList(t, h.messages(), want, "%s has the events", h.name)
 		}
 		b.set("10.0.0.1", vip.Drain)
 		late := join("d")
 		late.has("10.0.0.1")
 		hosts = append(hosts, late)
 		all("10.0.0.1 drain")
-		if got := late.messages(); len(got) > 0 {
-			t.Errorf("a host that joins has events of earlier overrides: %q", got)
-		}
+		expect.Empty(t, late.messages(), "a host that joins has events of earlier overrides")
 		// One hour after its backend is gone, the override is removed by the host through which it
 		// was set. If that host is absent, the elected host removes it.
 		for _, h := range hosts {
@@ -389,9 +359,7 @@ func TestSetConfirmsWhatIsSet(t *testing.T) {
 		for _, to := range []vip.State{vip.Drain, vip.Drain, vip.Ready, vip.Ready} {
 			a.set("10.0.0.1", to)
 		}
-		if writes != 2 {
-			t.Errorf("%d writes for 2 changes", writes)
-		}
+		expect.Equal(t, writes, 2, "writes for 2 changes")
 		a.tree.Client.Before(nil)
 		m.SetDown(true)
 		time.Sleep(time.Minute)
@@ -414,9 +382,7 @@ func TestUnreadableValueIsKept(t *testing.T) {
 		a.has("10.0.0.1")
 		a.set("10.0.0.1", vip.Drain)
 		m.Put(at, "junk")
-		if err := a.tree.Tree.Reread(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.tree.Tree.Reread(t.Context()))
 		a.expect("over junk", "10.0.0.1 drain")
 		for _, to := range []vip.State{vip.Ready, vip.Drain, vip.Maint} {
 			var conflict *registry.ConflictError
@@ -428,9 +394,7 @@ func TestUnreadableValueIsKept(t *testing.T) {
 			t.Errorf("stored %q, problems %v", text, a.Problems())
 		}
 		m.Delete(at)
-		if err := a.tree.Tree.Reread(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.tree.Tree.Reread(t.Context()))
 		a.expect("without the junk", "")
 		a.set("10.0.0.1", vip.Maint)
 		a.expect("set again", "10.0.0.1 maint")

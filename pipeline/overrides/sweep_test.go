@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -30,9 +31,8 @@ func TestOverridesGoWithTheirService(t *testing.T) {
 		h.expect("a service that was replaced", "10.0.0.1 drain")
 		h.services.Delete(webKey)
 		h.expect("removed again", "")
-		if _, there := h.stored("10.0.0.1"); there {
-			t.Error("still stored")
-		}
+		_, there := h.stored("10.0.0.1")
+		expect.False(t, there, "still stored")
 		h.has("10.0.0.1")
 		h.set("10.0.0.1", vip.Drain)
 		before := disk.n()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -115,12 +114,8 @@ func TestCleanTakesATenthOfTheTime(t *testing.T) {
 			for i, at := range got[1:] {
 				expect.Equal(t, at-got[i], takes+pause, "the gap between cleans at %v and %v", got[i], at)
 			}
-			if most := 2 + int(2*time.Second/(takes+pause)); len(got) > most {
-				t.Errorf("%d cleans, want %d", len(got), most)
-			}
-			if x.r.Stats().Unclean {
-				t.Error("still unclean")
-			}
+			expect.AtMost(t, len(got), 2+int(2*time.Second/(takes+pause)), "cleans")
+			expect.False(t, x.r.Stats().Unclean, "still unclean")
 		})
 	}
 }
@@ -147,9 +142,7 @@ func TestFailedCleanIsRepeated(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		want := []string{"dataplane_error: clean the dataplane: no ctnetlink", "dataplane_recovered: the dataplane is clean again"}
-		if got := x.eventsOf(""); !slices.Equal(got, want) {
-			t.Errorf("events %q, want %q", got, want)
-		}
+		expect.SameList(t, x.eventsOf(""), want, "events")
 	})
 }
 

@@ -3,7 +3,6 @@ package reconcile_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,9 +65,8 @@ func TestContestedKeyIsRepairedByEveryResync(t *testing.T) {
 	run(t, func(x *rig) {
 		x.begin("a", "b")
 		began := time.Now()
-		if got := x.resyncs(43, func() { x.target.Remove("a") }, x.has("a")); !slices.Equal(got, all(43)) {
-			t.Errorf("repaired after resyncs %v, want every one", got)
-		}
+		got := x.resyncs(43, func() { x.target.Remove("a") }, x.has("a"))
+		expect.SameList(t, got, all(43), "repaired after resyncs %v, want every one", got)
 		if all, of := x.kinds("dataplane_contested", "a"); all != 1 || of != 1 {
 			t.Errorf("reported %d times, %d of them of a; want once", all, of)
 		}
@@ -139,12 +137,9 @@ func TestContestOfStraysAndOfEverything(t *testing.T) {
 	run(t, func(x *rig) {
 		x.begin()
 		got := x.resyncs(12, func() { x.target.Put(pair{"stray", "1"}) }, func() bool { return !x.has("stray")() })
-		if !slices.Equal(got, all(12)) {
-			t.Errorf("removed after resyncs %v, want every one", got)
-		}
-		if _, _, ok := x.applied.Get("stray"); ok {
-			t.Error("a stray has an applied row")
-		}
+		expect.SameList(t, got, all(12), "removed after resyncs %v, want every one", got)
+		_, _, ok := x.applied.Get("stray")
+		expect.False(t, ok, "a stray has an applied row")
 	})
 	run(t, func(x *rig) {
 		var keys []string
@@ -157,9 +152,7 @@ func TestContestOfStraysAndOfEverything(t *testing.T) {
 				x.target.Remove(k)
 			}
 		}, func() bool { return len(x.target.Have()) == len(keys) })
-		if !slices.Equal(got, all(6)) {
-			t.Errorf("repaired after resyncs %v, want every one", got)
-		}
+		expect.SameList(t, got, all(6), "repaired after resyncs %v, want every one", got)
 		if all, _ := x.kinds("dataplane_contested", ""); all != 21 {
 			t.Errorf("%d events of 60 keys, want 20 and one for the rest", all)
 		}
@@ -177,9 +170,8 @@ func TestFailureIsNoContest(t *testing.T) {
 		x.begin("a")
 		x.target.FailKey("a", errors.New("no memory"))
 		x.resyncs(12, func() { x.target.Remove("a") }, x.has("a"))
-		if all, _ := x.kinds("dataplane_contested", "a"); all != 0 {
-			t.Errorf("reported %d times", all)
-		}
+		all, _ := x.kinds("dataplane_contested", "a")
+		expect.Equal(t, all, 0, "reported %d times", all)
 		expect.Contains(t, x.problem("a"), "no memory", "problem")
 	})
 }

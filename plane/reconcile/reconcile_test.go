@@ -8,10 +8,8 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -23,7 +21,9 @@ import (
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/logbuffer"
 	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -45,7 +45,7 @@ type rig struct {
 	applied *table.Table[string, reconcile.Applied[pair]]
 	target  *reconciletest.Recorder[string, pair]
 	events  *event.Log
-	log     logBuffer // errors and worse
+	log     logbuffer.Buffer // errors and worse
 	r       *reconcile.Reconciler[string, pair]
 	stop    func()
 }
@@ -77,15 +77,7 @@ func (x *rig) start(change ...func(*reconcile.Options[string, pair])) {
 		do(&o)
 	}
 	x.r = reconcile.New(o)
-	ctx, cancel := context.WithCancel(x.t.Context())
-	done := make(chan error)
-	go func() { done <- x.r.Run(ctx) }()
-	x.stop = func() {
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			x.t.Errorf("Run ended with %v", err)
-		}
-	}
+	x.stop = scope.Go(x.t, x.r.Run)
 	synctest.Wait()
 }
 
@@ -96,24 +88,19 @@ func (x *rig) wants(want map[string]string) {
 	for k, p := range x.target.Have() {
 		got[k] = p.value
 	}
-	if !maps.Equal(got, want) {
-		x.t.Fatalf("the target has %v, want %v", got, want)
-	}
+	must.True(x.t, maps.Equal(got, want), "the target has %v, want %v", got, want)
 }
 
 func (x *rig) writes(want int) {
 	x.t.Helper()
-	if _, got, _ := x.target.Counts(); got != want {
-		x.t.Fatalf("%d writes, want %d", got, want)
-	}
+	_, got, _ := x.target.Counts()
+	must.Equal(x.t, got, want, "writes")
 }
 
 func (x *rig) problem(k string) string {
 	x.t.Helper()
 	a, _, ok := x.applied.Get(k)
-	if !ok {
-		x.t.Fatalf("%s was not tried", k)
-	}
+	must.True(x.t, ok, "%s was not tried", k)
 	if a.Problem == nil {
 		return ""
 	}
@@ -173,12 +160,9 @@ func TestOrphansAreOnlyRemoved(t *testing.T) {
 		x.target.PutOrphan(pair{"altered", "2"})
 		time.Sleep(time.Minute)
 		x.wants(map[string]string{"stays": "1", "damaged": "1", "altered": "2"})
-		if diff, err := x.r.Diff(x.t.Context()); err != nil || len(diff) != 0 {
-			t.Errorf("%v, %v", diff, err)
-		}
-		if _, err := x.r.Repair(x.t.Context()); err != nil {
-			t.Error(err)
-		}
+		expect.Empty(t, must.Get(x.r.Diff(x.t.Context()))(t))
+		_, err := x.r.Repair(x.t.Context())
+		expect.Succeed(t, err)
 		x.wants(map[string]string{"stays": "1", "damaged": "1", "altered": "2"})
 		x.writes(0)
 		if s := x.r.Stats(); x.applied.Len() != 0 || s.Failing != 0 || s.DriftRepairs != 0 || log.Len() != 0 {
@@ -245,9 +229,8 @@ func TestFailedKeyIsRetriedAloneWithBackoff(t *testing.T) {
 		if tries := after - batches; tries < 20 || tries > 40 {
 			t.Errorf("%d tries in ten minutes, want one every 30 s once backed off", tries)
 		}
-		if n := strings.Count(x.log.String(), "\n"); n != 1 {
-			t.Errorf("%d errors logged for one key that goes on failing, want 1\n%s", n, x.log.String())
-		}
+		n := strings.Count(x.log.String(), "\n")
+		expect.Equal(t, n, 1, "%d errors logged for one key that goes on failing, want 1\n%s", n, x.log.String())
 		x.target.FailKey("bad", nil)
 		time.Sleep(reconcile.DefaultMaxBackoff)
 		x.wants(map[string]string{"good": "1", "bad": "1"})
@@ -289,43 +272,19 @@ func TestErrorAndRecoveryOfAKeyAreReportedOnce(t *testing.T) {
 				x.desired.Set(pair{"bad", "2"})
 				time.Sleep(5 * time.Minute)
 				want := []string{"dataplane_error: no such luck"}
-				if got := x.eventsOf("bad"); !slices.Equal(got, want) {
-					t.Fatalf("events %q, want %q", got, want)
-				}
+				must.SameList(t, x.eventsOf("bad"), want, "events")
 				test.end(x)
 				time.Sleep(5 * time.Minute)
 				want = append(want, test.want)
-				if got := x.eventsOf("bad"); !slices.Equal(got, want) {
-					t.Fatalf("events %q, want %q", got, want)
-				}
+				must.SameList(t, x.eventsOf("bad"), want, "events")
 				x.target.FailKey("bad", errors.New("out of luck again"))
 				x.desired.Set(pair{"bad", "3"})
 				time.Sleep(5 * time.Minute)
 				want = append(want, "dataplane_error: out of luck again")
-				if got := x.eventsOf("bad"); !slices.Equal(got, want) {
-					t.Errorf("events %q, want %q", got, want)
-				}
+				expect.SameList(t, x.eventsOf("bad"), want, "events")
 			})
 		})
 	}
-}
-
-// logBuffer collects log lines while a test reads them.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // unprogrammable is a Target that can be read but not programmed while err is set.
@@ -354,9 +313,7 @@ func TestReadableTargetThatCanNotBeProgrammedHasNotRecovered(t *testing.T) {
 		x.desired.Set(pair{"a", "1"})
 		time.Sleep(10 * time.Minute)
 		want := []string{"dataplane_error: program the dataplane: no nftables"}
-		if got := x.eventsOf(""); !slices.Equal(got, want) {
-			t.Fatalf("events %q, want %q", got, want)
-		}
+		must.SameList(t, x.eventsOf(""), want, "events")
 		expect.Contains(t, x.r.Stats().TargetError, "no nftables")
 		if strings.Contains(x.log.String(), "recovered") {
 			t.Errorf("recovery logged while programming fails:\n%s", x.log.String())
@@ -365,9 +322,7 @@ func TestReadableTargetThatCanNotBeProgrammedHasNotRecovered(t *testing.T) {
 		time.Sleep(time.Minute)
 		x.wants(map[string]string{"a": "1"})
 		want = append(want, "dataplane_recovered: the dataplane works again")
-		if got := x.eventsOf(""); !slices.Equal(got, want) {
-			t.Errorf("events %q, want %q", got, want)
-		}
+		expect.SameList(t, x.eventsOf(""), want, "events")
 		expect.Equal(t, x.r.Stats().TargetError, "")
 	})
 }
@@ -587,9 +542,7 @@ func TestDiffReadsAndRepairMends(t *testing.T) {
 		}
 		must.Get(x.r.Repair(x.t.Context()))(t)
 		x.wants(map[string]string{"a": "1"})
-		if diff, err := x.r.Diff(x.t.Context()); err != nil || len(diff) != 0 {
-			t.Errorf("diff after the repair: %+v, %v", diff, err)
-		}
+		expect.Empty(t, must.Get(x.r.Diff(x.t.Context()))(t), "diff after the repair")
 	})
 }
 

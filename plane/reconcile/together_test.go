@@ -10,6 +10,7 @@ import (
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // grouped counts in how many calls of Apply keys with the same first letter come.
@@ -48,9 +49,7 @@ func TestKeysThatBelongTogetherComeAtOnce(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		if g.calls > 0 {
-			t.Fatalf("%d calls before the table is complete", g.calls)
-		}
+		must.AtMost(t, g.calls, 0, "calls before the table is complete")
 		x.ready()
 		synctest.Wait()
 		if len(g.of) != letters || g.largest > 2*each+each {
@@ -59,9 +58,7 @@ func TestKeysThatBelongTogetherComeAtOnce(t *testing.T) {
 		for c, calls := range g.of {
 			expect.Equal(t, len(calls), 1, "calls with the keys of %c", c)
 		}
-		if !x.r.Stats().Synced {
-			t.Error("not synced")
-		}
+		expect.True(t, x.r.Stats().Synced, "not synced")
 		before := g.calls
 		x.desired.Set(pair{"a1", "2"})
 		synctest.Wait()

@@ -89,9 +89,8 @@ func runSeeing(t *testing.T, scenario func(*rig, *seeing)) {
 
 func (x *rig) readings(want int) {
 	x.t.Helper()
-	if _, _, got := x.target.Counts(); got != want {
-		x.t.Errorf("the target was read %d times, want %d", got, want)
-	}
+	_, _, got := x.target.Counts()
+	expect.Equal(x.t, got, want, "the target was read %d times", got)
 }
 
 // A change that the Target sees is repaired at once, with one write and without a read. The event names the program.
@@ -127,9 +126,8 @@ func TestManySeenChangesAreRepairedAtOnce(t *testing.T) {
 		if s := x.r.Stats(); s.Contested != 1 || s.Failing != 0 {
 			t.Errorf("stats %+v", s)
 		}
-		if _, of := x.kinds("dataplane_contested", "a"); of != 1 {
-			t.Errorf("reported %d times", of)
-		}
+		_, of := x.kinds("dataplane_contested", "a")
+		expect.Equal(t, of, 1, "reported %d times", of)
 	})
 }
 
@@ -173,9 +171,8 @@ func TestDiffLosesNothing(t *testing.T) {
 			var both sync.WaitGroup
 			both.Go(func() { w.lose("a") })
 			both.Go(func() {
-				if _, err := x.r.Diff(x.t.Context()); err != nil {
-					t.Error(err)
-				}
+				_, err := x.r.Diff(x.t.Context())
+				expect.Succeed(t, err)
 			})
 			synctest.Wait()
 			close(w.hold)
@@ -291,9 +288,8 @@ func TestStrayIsRemovedAtOnce(t *testing.T) {
 		writes, _, _ := x.target.Counts()
 		stray.Value = pair{"a", "1"}
 		w.disturb(reconcile.Drift[string, pair]{Strays: []reconcile.Stray[pair]{stray}}, nil)
-		if now, _, _ := x.target.Counts(); now != writes {
-			t.Error("a desired key was removed")
-		}
+		now, _, _ := x.target.Counts()
+		expect.Equal(t, now, writes, "a desired key was removed")
 	})
 }
 

@@ -71,9 +71,8 @@ func TestWeightedRoundRobinIsSmooth(t *testing.T) {
 	for n := 1.0; n <= 100; n++ {
 		got[p.Pick(0, 0, nil)]++
 		for i, x := range got {
-			if fair := n * float64(b[i].Weight) / 10; math.Abs(x-fair) > 1.5 {
-				t.Fatalf("after %v picks %v, weights 5:3:2", n, got)
-			}
+			fair := n * float64(b[i].Weight) / 10
+			must.AtMost(t, math.Abs(x-fair), 1.5, "after %v picks %v, weights 5:3:2", n, got)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -131,9 +132,8 @@ func TestReadOfAReset(t *testing.T) {
 		wait.Until(t, "the data is taken", func() bool { return unread(t, receiver) == 0 })
 		_ = sender.SetLinger(0)
 		sender.Close()
-		if got := <-done; !errors.Is(got.err, want) {
-			t.Errorf("%q and a reset: %v", text, got)
-		}
+		got := <-done
+		expect.Is(t, got.err, want, "%q and a reset: %v", text, got)
 	}
 }
 
@@ -144,18 +144,16 @@ func TestReadDeadline(t *testing.T) {
 		done := start(receiver)
 		wait.Until(t, "the data is taken", func() bool { return unread(t, receiver) == 0 })
 		_ = receiver.SetReadDeadline(time.Now())
-		if got := <-done; !errors.Is(got.err, os.ErrDeadlineExceeded) {
-			t.Errorf("%q and silence: %v", text, got)
-		}
+		got := <-done
+		expect.Is(t, got.err, os.ErrDeadlineExceeded, "%q and silence: %v", text, got)
 	}
 }
 
 func TestReadOfAClosedConnection(t *testing.T) {
 	_, receiver := pair(t)
 	receiver.Close()
-	if _, err := Read(receiver); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("%v", err)
-	}
+	_, err := Read(receiver)
+	expect.Is(t, err, net.ErrClosed)
 }
 
 func send(t *testing.T, c *net.TCPConn, text string) {

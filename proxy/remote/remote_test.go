@@ -24,6 +24,7 @@ import (
 	"github.com/ironvip/ironvip/proxy/process"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/proxytest"
 	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -95,26 +96,26 @@ func (a *agent) works(t testing.TB, key vip.FrontendKey) {
 // agent finds what is there, and writes nothing.
 func TestAgentRestarts(t *testing.T) {
 	s := newServer(t)
-	f := onVIP(freeKey(t, "127.96.0.1", vip.TCP), echo(t))
+	f := proxytest.OnVIP(proxytest.FreeKey(t, "127.96.0.1", vip.TCP), proxytest.Echo(t))
 	first := start(t, ClientOptions{Dial: s.Dial}, f)
 	first.works(t, f.Key)
-	open := dial(t, f.Key)
-	must.Succeed(t, open.echoes())
+	open := proxytest.Dial(t, f.Key)
+	must.Succeed(t, open.Echoes())
 	first.end()
-	must.Succeed(t, open.echoes(), "without an agent")
-	served(t, f.Key)
+	must.Succeed(t, open.Echoes(), "without an agent")
+	proxytest.Served(t, f.Key)
 
 	second := start(t, ClientOptions{Dial: s.Dial}, f)
 	<-second.r.Synced()
 	second.works(t, f.Key)
 	expect.Equal(t, second.r.Stats().Writes, 0, "written by the second agent")
-	must.Succeed(t, open.echoes(), "with the second agent")
+	must.Succeed(t, open.Echoes(), "with the second agent")
 	wait.Until(t, "one connection is counted", func() bool {
 		n, err := second.Connections(t.Context(), f.Key)
 		return err == nil && n[f.Backends[0].Addr] == 1
 	})
 	second.desired.Delete(f.Key)
-	wait.Until(t, "the frontend ends", func() bool { return open.echoes() != nil })
+	wait.Until(t, "the frontend ends", func() bool { return open.Echoes() != nil })
 	second.end()
 }
 
@@ -122,21 +123,21 @@ func TestAgentRestarts(t *testing.T) {
 // error of the dataplane, and what the agent wants then reaches the next one at once, however long its retry takes.
 func TestProcessRestarts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "proxy.sock")
-	f := onVIP(freeKey(t, "127.96.0.1", vip.TCP), echo(t))
+	f := proxytest.OnVIP(proxytest.FreeKey(t, "127.96.0.1", vip.TCP), proxytest.Echo(t))
 	s := process.New(process.Options{})
 	end := listen(t, s, path)
 	a := startWith(t, ClientOptions{Socket: path}, time.Hour, f)
 	defer a.end()
 	a.works(t, f.Key)
-	served(t, f.Key)
+	proxytest.Served(t, f.Key)
 	end()
 	must.Succeed(t, s.Close())
-	g := onVIP(freeKey(t, "127.96.0.2", vip.TCP), echo(t))
+	g := proxytest.OnVIP(proxytest.FreeKey(t, "127.96.0.2", vip.TCP), proxytest.Echo(t))
 	a.desired.Set(*g)
 	wait.Until(t, "the error is seen", func() bool { return a.r.Stats().TargetError != "" }) // there is no connection, or it has just ended
 	defer listen(t, newServer(t), path)()
 	a.works(t, g.Key)
-	served(t, g.Key)
+	proxytest.Served(t, g.Key)
 	wait.For(t, "the first frontend is served again", func() error {
 		c, err := net.Dial("tcp", f.Key.AddrPort().String())
 		if err == nil {
@@ -151,13 +152,13 @@ func TestProcessRestarts(t *testing.T) {
 func TestEndDuringAChange(t *testing.T) {
 	keys := make([]vip.FrontendKey, 20)
 	for i := range keys {
-		keys[i] = freeKey(t, "127.96.0.1", vip.TCP)
+		keys[i] = proxytest.FreeKey(t, "127.96.0.1", vip.TCP)
 	}
 	for range 20 {
 		s := process.New(process.Options{})
 		var all []*vip.Frontend
 		for _, key := range keys {
-			all = append(all, onVIP(key))
+			all = append(all, proxytest.OnVIP(key))
 		}
 		a := start(t, ClientOptions{Dial: s.Dial}, all...)
 		wait.Until(t, "the connection", func() bool { return a.State().Connected })
@@ -171,7 +172,7 @@ func TestFrontendsTravelWhole(t *testing.T) {
 	s := newServer(t)
 	a := start(t, ClientOptions{Dial: s.Dial})
 	defer a.end()
-	f := onVIP(freeKey(t, "127.96.0.1", vip.TCP), netip.MustParseAddrPort("192.0.2.7:80"), netip.MustParseAddrPort("[2001:db8::7]:80"))
+	f := proxytest.OnVIP(proxytest.FreeKey(t, "127.96.0.1", vip.TCP), netip.MustParseAddrPort("192.0.2.7:80"), netip.MustParseAddrPort("[2001:db8::7]:80"))
 	f.Port, f.Scheduler, f.SchedulerPort, f.Affinity, f.DrainTimeout = "http", vip.SourceHash, true, time.Minute, time.Hour
 	f.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	f.Relay = &vip.ProxySettings{MaxConnections: 5, ProxyProtocol: vip.ProxyV2, AcceptProxyFrom: []netip.Prefix{netip.MustParsePrefix("::/0")}}
@@ -179,13 +180,10 @@ func TestFrontendsTravelWhole(t *testing.T) {
 	a.desired.Set(*f)
 	a.works(t, f.Key)
 	all := must.Get(readAll(a.Client))(t)
-	if len(all) != 1 {
-		t.Fatalf("%+v", all)
-	}
-	if diff := cmp.Diff(*f, all[0].Value, cmpopts.EquateComparable(netip.AddrPort{}, netip.Addr{}, netip.Prefix{})); diff != "" {
-		t.Error(diff)
-	}
-	bad := onVIP(freeKey(t, "127.96.0.1", vip.TCP))
+	must.Len(t, all, 1)
+	diff := cmp.Diff(*f, all[0].Value, cmpopts.EquateComparable(netip.AddrPort{}, netip.Addr{}, netip.Prefix{}))
+	expect.NoDiff(t, diff)
+	bad := proxytest.OnVIP(proxytest.FreeKey(t, "127.96.0.1", vip.TCP))
 	bad.Forward = vip.ForwardDirect
 	a.desired.Set(*bad)
 	wait.Until(t, "it is refused", func() bool { _, _, tried := a.applied.Get(bad.Key); return tried })
@@ -210,18 +208,18 @@ func TestReports(t *testing.T) {
 	s := newServer(t)
 	a := start(t, ClientOptions{Dial: s.Dial})
 	defer a.end()
-	backend := echo(t)
+	backend := proxytest.Echo(t)
 	silent := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	refuses := netip.MustParseAddrPort(silent.Addr().String())
 	silent.Close()
-	f := onVIP(freeKey(t, "127.96.0.1", vip.TCP), backend, refuses)
+	f := proxytest.OnVIP(proxytest.FreeKey(t, "127.96.0.1", vip.TCP), backend, refuses)
 	a.desired.Set(*f)
 	a.works(t, f.Key)
 	for range 10 {
-		served(t, f.Key)
+		proxytest.Served(t, f.Key)
 	}
-	open := dial(t, f.Key)
-	must.Succeed(t, open.echoes())
+	open := proxytest.Dial(t, f.Key)
+	must.Succeed(t, open.Echoes())
 	ctx := t.Context()
 	wait.For(t, "the counters", func() error { // bytes are counted after they were sent
 		b, found, err := a.Breakdown(ctx, f.Key)
@@ -254,11 +252,11 @@ func TestReports(t *testing.T) {
 func TestRetire(t *testing.T) {
 	s := newServer(t)
 	a := start(t, ClientOptions{Dial: s.Dial})
-	f := onVIP(freeKey(t, "127.96.0.1", vip.TCP), echo(t))
+	f := proxytest.OnVIP(proxytest.FreeKey(t, "127.96.0.1", vip.TCP), proxytest.Echo(t))
 	a.desired.Set(*f)
 	a.works(t, f.Key)
-	short, long := dial(t, f.Key), dial(t, f.Key)
-	must.Succeed(t, errors.Join(short.echoes(), long.echoes()))
+	short, long := proxytest.Dial(t, f.Key), proxytest.Dial(t, f.Key)
+	must.Succeed(t, errors.Join(short.Echoes(), long.Echoes()))
 	a.end()
 
 	c := NewClient(ClientOptions{Dial: s.Dial, Host: table.New(&table.Clock{}, hostnet.KeyOf, hostnet.Same), Events: a.events, Log: slog.New(slog.DiscardHandler)})
@@ -272,7 +270,7 @@ func TestRetire(t *testing.T) {
 		}
 		return err != nil
 	})
-	must.Succeed(t, errors.Join(short.echoes(), long.echoes()))
+	must.Succeed(t, errors.Join(short.Echoes(), long.Echoes()))
 	expect.Equal(t, must.Get(c.Ask(t.Context()))(t).Draining, 2, "connections")
 	expect.False(t, s.Idle())
 	short.Close()

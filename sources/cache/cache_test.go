@@ -206,9 +206,8 @@ func TestARestartWithoutTheServerAndWithoutServices(t *testing.T) {
 			r.says(func(out sources.Sink) { out.Stale(away) })
 			r.says(func(sources.Sink) {}) // the former word is through
 			expect.Equal(t, r.ready(), tc.ready, "ready")
-			if status, _, _ := r.statuses.Get("consul"); status.Stale == "" {
-				t.Errorf("not stale: %+v", status)
-			}
+			status, _, _ := r.statuses.Get("consul")
+			expect.True(t, status.Stale != "", "not stale: %+v", status)
 		})
 	}
 }

@@ -394,9 +394,7 @@ func TestLongNames(t *testing.T) {
 			change(&all[0])
 		}
 		got := o.build(name, all, nil)
-		if len(got.problems) == 0 {
-			t.Errorf("%s: no problem", what)
-		}
+		expect.True(t, len(got.problems) > 0, "%s: no problem", what)
 		for _, p := range got.problems {
 			expect.AtMost(t, len(p.Error())+len(p.Hint), 1500, "%s: bytes of a problem", what)
 		}

@@ -3,7 +3,6 @@ package consul
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,6 +13,8 @@ import (
 
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -315,10 +316,7 @@ func play(t *testing.T, o Options, prepare func(f *fake), then func(s *scene)) {
 		prepare(f)
 		o.asked = f
 		o.timing.held = cmp.Or(o.timing.held, -1)
-		src, err := New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		src := must.Get(New(o))(t)
 		s := &scene{t: t, fake: f, sink: newSink(), src: src, stop: func() {}}
 		s.run()
 		then(s)
@@ -326,9 +324,7 @@ func play(t *testing.T, o Options, prepare func(f *fake), then func(s *scene)) {
 		if len(f.broken) > 0 {
 			t.Errorf("rules broken: %v", slices.Compact(f.broken))
 		}
-		if f.under() != 0 {
-			t.Errorf("questions left behind: %v", f.held)
-		}
+		expect.Equal(t, f.under(), 0, "questions left behind: %v", f.held)
 	})
 }
 
@@ -340,9 +336,7 @@ func (s *scene) run() {
 	go func() { ended <- s.src.Run(ctx, s.sink) }()
 	s.stop = func() {
 		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			s.t.Errorf("Run returned %v", err)
-		}
+		expect.Is(s.t, <-ended, context.Canceled, "Run returned")
 		s.stop = func() {}
 	}
 }
@@ -364,9 +358,7 @@ func (s *scene) order() {
 
 func (s *scene) want(rows string) {
 	s.t.Helper()
-	if got := s.sink.String(); got != rows {
-		s.t.Errorf("in effect %q, not %q", got, rows)
-	}
+	expect.Equal(s.t, s.sink.String(), rows, "in effect")
 }
 
 // asked returns the number of queries since the last call.

@@ -10,6 +10,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -19,9 +21,7 @@ func TestServicesComeChangeAndGo(t *testing.T) {
 	play(t, Options{}, func(f *fake) { f.set("web", "n1 10.0.0.1:80") }, func(s *scene) {
 		s.after(time.Second)
 		s.want("web 80/tcp: 10.0.0.1:80")
-		if s.sink.replaces != 1 {
-			t.Errorf("%d full lists", s.sink.replaces)
-		}
+		expect.Equal(t, s.sink.replaces, 1, "full lists")
 		s.fake.set("web", "n1 10.0.0.1:80 critical", "n2 10.0.0.2:80")
 		s.fake.set("db", "n1 10.0.0.1:5432")
 		s.after(2 * time.Second)
@@ -43,9 +43,7 @@ func TestServicesComeChangeAndGo(t *testing.T) {
 func TestAnEmptyCatalog(t *testing.T) {
 	play(t, Options{}, func(*fake) {}, func(s *scene) {
 		s.after(time.Second)
-		if s.sink.replaces != 1 {
-			t.Errorf("%d full lists", s.sink.replaces)
-		}
+		expect.Equal(t, s.sink.replaces, 1, "full lists")
 		for range 50 {
 			s.fake.set("web", "n1 10.0.0.1:80")
 			s.after(rand.N(300 * time.Millisecond))
@@ -109,23 +107,18 @@ func TestStorm(t *testing.T) {
 			s.after(100 * time.Millisecond)
 		}
 		_, services := s.asked()
-		if most := 2000 + 500*seconds + 1000; services > most {
-			t.Errorf("%d questions, more than %d", services, most)
-		}
+		expect.AtMost(t, services, 2000+500*seconds+1000, "questions")
 		s.after(3 * time.Second)
 		want := fmt.Sprintf("10.0.0.2:80 w=%d", seconds*10+1)
 		for key, row := range s.sink.rows {
-			if got := described(row); !strings.HasSuffix(got, want) {
-				t.Fatalf("%s ended as %q, not with %q", key, got, want)
-			}
+			got := described(row)
+			must.True(t, strings.HasSuffix(got, want), "%s ended as %q, not with %q", key, got, want)
 		}
 		published := 0
 		for name, times := range s.sink.puts {
 			published += len(times)
 			for i := 1; i < len(times); i++ {
-				if gap := times[i].Sub(times[i-1]); gap < 100*time.Millisecond {
-					t.Fatalf("%s was published twice within %s", name, gap)
-				}
+				must.AtLeast(t, times[i].Sub(times[i-1]), 100*time.Millisecond, "%s was published twice within", name)
 			}
 		}
 		t.Logf("20,000 changes: %d questions, %d services published in %d calls", services, published, s.sink.calls)
@@ -187,9 +180,7 @@ func TestConsulIsAway(t *testing.T) {
 				if got := s.sink.String(); !strings.Contains(got, "s0007 80/tcp: 10.0.0.1:80, 10.0.0.3:80") || strings.Contains(got, "s0008") || !strings.Contains(got, "new ") || s.sink.stale != "" {
 					t.Errorf("in effect %q, stale %q", got, s.sink.stale)
 				}
-				if s.fake.under() != 21 {
-					t.Errorf("%d questions held", s.fake.under())
-				}
+				expect.Equal(t, s.fake.under(), 21, "questions held")
 			})
 		})
 	}
@@ -346,9 +337,7 @@ func TestTheTokenLosesItsRights(t *testing.T) {
 		s.fake.fail(nil)
 		s.after(time.Minute)
 		s.want(before)
-		if s.sink.stale != "" {
-			t.Errorf("stale %q", s.sink.stale)
-		}
+		expect.Equal(t, s.sink.stale, "", "stale")
 	})
 }
 
@@ -367,9 +356,7 @@ func TestWrongMetadata(t *testing.T) {
 		s.fake.set("web", "n1 10.0.0.1:80 scheduler=mh")
 		s.after(time.Second)
 		s.want("db 5432/tcp: 10.0.0.1:5432; web 80/tcp: 10.0.0.1:80")
-		if len(s.sink.problems) > 0 {
-			t.Errorf("%+v", s.sink.problems)
-		}
+		expect.Empty(t, s.sink.problems)
 		s.fake.set("web", "n2 10.0.0.2:80 scheduler=slow")
 		s.after(time.Second)
 		s.want("db 5432/tcp: 10.0.0.1:5432; web 80/tcp: 10.0.0.2:80")
@@ -378,9 +365,7 @@ func TestWrongMetadata(t *testing.T) {
 		}
 		s.fake.set("web")
 		s.after(2 * time.Second)
-		if len(s.sink.problems) > 0 {
-			t.Errorf("a service that is gone has problems: %+v", s.sink.problems)
-		}
+		expect.Empty(t, s.sink.problems, "a service that is gone has problems")
 	})
 }
 
@@ -468,9 +453,7 @@ func TestServicesByName(t *testing.T) {
 		}
 		s.fake.set("db", "n1 10.0.0.1:5432")
 		s.after(2 * time.Second)
-		if len(s.sink.problems) != 0 {
-			t.Errorf("%+v", s.sink.problems)
-		}
+		expect.Empty(t, s.sink.problems)
 	})
 }
 
@@ -494,16 +477,12 @@ func TestTooFewConnections(t *testing.T) {
 		s.after(15 * time.Second)
 		for i := range 100 {
 			key := vip.ServiceKey{Namespace: "default", Name: fmt.Sprintf("s%04d", i*10)}
-			if got := described(s.sink.rows[key]); !strings.HasSuffix(got, ": 10.0.0.7:80") {
-				t.Fatalf("%s", got)
-			}
+			got := described(s.sink.rows[key])
+			must.True(t, strings.HasSuffix(got, ": 10.0.0.7:80"), "%s", got)
 		}
-		if _, services := s.asked(); services > 15*150 {
-			t.Errorf("%d questions in 15 s", services)
-		}
-		if s.fake.most > heldConnections+1 {
-			t.Errorf("%d questions at once", s.fake.most)
-		}
+		_, services := s.asked()
+		expect.AtMost(t, services, 15*150, "questions in 15 s")
+		expect.AtMost(t, s.fake.most, heldConnections+1, "questions at once")
 	})
 }
 

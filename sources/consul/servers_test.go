@@ -138,8 +138,7 @@ func TestRealRegistrations(t *testing.T) {
 		l.eventually(fmt.Sprintf("%q", health.rows), func() bool {
 			// This is repeated, because Consul's leader removes unknown nodes with this check every
 			// minute.
-			_, err := s.Client.Catalog().Register(node, nil)
-			must.Succeed(t, err)
+			must.Get(s.Client.Catalog().Register(node, nil))(t)
 			return l.sink.String() == health.rows
 		})
 	}
@@ -221,8 +220,7 @@ func serverGoesBack(t *testing.T, prepare func(*consultest.Server) (back func())
 		l.wants("web 80/tcp: 10.0.0.1:80")
 		put("n4", "10.0.0.4")
 		l.wants("web 80/tcp: 10.0.0.1:80, 10.0.0.4:80")
-		_, err := s.Client.Catalog().Deregister(&api.CatalogDeregistration{Node: "n4"}, nil)
-		must.Succeed(t, err)
+		must.Get(s.Client.Catalog().Deregister(&api.CatalogDeregistration{Node: "n4"}, nil))(t)
 		l.wants("web 80/tcp: 10.0.0.1:80")
 	}
 }
@@ -290,8 +288,7 @@ func TestRealTokenLosesANode(t *testing.T) {
 	sees(most)
 	l = follow(t, o) // as after a resync
 	l.wants("web 80/tcp: 10.0.0.1:81, 10.0.0.2:80, 10.0.0.3:80")
-	_, err := s.Client.Catalog().Deregister(&api.CatalogDeregistration{Node: "n3"}, nil)
-	must.Succeed(t, err)
+	must.Get(s.Client.Catalog().Deregister(&api.CatalogDeregistration{Node: "n3"}, nil))(t)
 	l.wants("web 80/tcp: 10.0.0.1:81, 10.0.0.2:80")
 	l.fresh()
 }

@@ -105,15 +105,7 @@ func TestEndpoints(t *testing.T) {
 			if test.change != nil {
 				test.change(in.service)
 			}
-			var o Options
-			got := o.build(in)
-			if !got.use || backendsOf(got.service) != test.want {
-				t.Errorf("%v\n%s, not\n%s", got.use, backendsOf(got.service), test.want)
-			}
-			if texts(got.problems) != test.problems {
-				t.Errorf("problems\n%s, not\n%s", texts(got.problems), test.problems)
-			}
-			checkBuilt(t, o, in, got)
+			checkBackends(t, Options{}, in, test.want, test.problems)
 		})
 	}
 }

@@ -131,15 +131,7 @@ func TestNodePortsOfServices(t *testing.T) {
 			if test.change != nil {
 				test.change(in.service)
 			}
-			o := Options{Config: Config{Backends: BackendsNodePorts}}
-			got := o.build(in)
-			if !got.use || backendsOf(got.service) != test.want {
-				t.Errorf("%v\n%s, not\n%s", got.use, backendsOf(got.service), test.want)
-			}
-			if texts(got.problems) != test.problems {
-				t.Errorf("problems\n%s, not\n%s", texts(got.problems), test.problems)
-			}
-			checkBuilt(t, o, in, got)
+			checkBackends(t, Options{Config: Config{Backends: BackendsNodePorts}}, in, test.want, test.problems)
 		})
 	}
 }

@@ -191,6 +191,19 @@ func texts(problems []vip.Problem) string {
 	return strings.Join(out, "; ")
 }
 
+// checkBackends builds a service, and compares its backends and problems.
+func checkBackends(t *testing.T, o Options, in input, want, problems string) {
+	t.Helper()
+	got := o.build(in)
+	if !got.use || backendsOf(got.service) != want {
+		t.Errorf("%v\n%s, not\n%s", got.use, backendsOf(got.service), want)
+	}
+	if texts(got.problems) != problems {
+		t.Errorf("problems\n%s, not\n%s", texts(got.problems), problems)
+	}
+	checkBuilt(t, o, in, got)
+}
+
 // checkBuilt checks what applies to every build: spec accepts the service, problems have a place,
 // exactly the idle backends have a reason, and the order of the slices does not matter.
 func checkBuilt(t *testing.T, o Options, in input, got built) {
@@ -562,9 +575,7 @@ func TestLongNames(t *testing.T) {
 		s, slice := aService(), aSlice("web-1 8080", "10.1.0.1")
 		change(s, slice)
 		got := (&Options{}).build(input{service: s, slices: slicesOf(slice)})
-		if len(got.problems) == 0 {
-			t.Errorf("%s: no problem", what)
-		}
+		expect.True(t, len(got.problems) > 0, "%s: no problem", what)
 		for _, p := range got.problems {
 			expect.AtMost(t, len(p.Error())+len(p.Hint), 1500, "%s: bytes of a problem", what)
 		}

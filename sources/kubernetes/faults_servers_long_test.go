@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/kubeclient"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/kubetest"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
@@ -66,9 +67,8 @@ func TestEtcdIsRestored(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"web", "api", "old"} {
-		if s := waitIngress(t, c, name, "192.0.2.1/Proxy"); !hasFinalizer(s) {
-			t.Errorf("%s without the finalizer", name)
-		}
+		s := waitIngress(t, c, name, "192.0.2.1/Proxy")
+		expect.True(t, hasFinalizer(s), "%s without the finalizer", name)
 	}
 	// A server that starts can temporarily refuse requests that it permits later.
 	wait.Until(t, "without problems", func() bool { return len(a.said()) == 0 }, func() any { return a.said() })

@@ -382,9 +382,8 @@ func TestWhatIsMissingFromANewList(t *testing.T) {
 		if words := b.out.take(); !strings.Contains(words, "replace shop/web=1,2") || strings.Contains(words, "delete") {
 			t.Errorf("received %q", words)
 		}
-		if stale, _ := b.out.is(); stale != "" {
-			t.Errorf("stale: %s", stale)
-		}
+		stale, _ := b.out.is()
+		expect.Equal(t, stale, "", "stale")
 	})
 }
 
@@ -416,9 +415,8 @@ func TestStalledAndBusyServer(t *testing.T) {
 		b.says("silent", "")
 		b.after(10 * time.Second)
 		b.says("silent for long", "stale")
-		if stale, _ := b.out.is(); !strings.HasSuffix(stale, "list services: no answer within 30s") {
-			t.Errorf("stale: %s", stale)
-		}
+		stale, _ := b.out.is()
+		expect.True(t, strings.HasSuffix(stale, "list services: no answer within 30s"), "stale: %s", stale)
 		b.set(false, func() { close(b.stalled); b.stalled = nil })
 		b.after(15 * time.Second)
 		b.says("answers", smallIs)
@@ -802,17 +800,13 @@ func TestAnswersWithoutProgress(t *testing.T) {
 			if stale, _ := b.out.is(); !strings.Contains(stale, "list services: "+test.says) {
 				t.Errorf("stale: %q", stale)
 			}
-			if asked := len(b.asked()); asked > 200 {
-				t.Errorf("%d requests in a minute", asked)
-			}
+			expect.AtMost(t, len(b.asked()), 200, "requests in a minute")
 			b.set(true, func() { b.refuse = nil })
 			b.after(time.Minute)
 			if stale, _ := b.out.is(); stale != "" {
 				t.Errorf("stale after it: %q", stale)
 			}
-			if len(b.out.services) != 2 {
-				t.Errorf("services after it: %v", b.out.services)
-			}
+			expect.Len(t, b.out.services, 2, "services after it")
 		})
 	}
 }
@@ -834,9 +828,7 @@ func TestWatchesThatEndAfterAChange(t *testing.T) {
 		b.after(time.Second)
 		b.asked()
 		b.after(time.Minute)
-		if asked := len(b.asked()); asked > 40 {
-			t.Errorf("%d requests in a minute", asked)
-		}
+		expect.AtMost(t, len(b.asked()), 40, "requests in a minute")
 		b.set(true, func() { b.refuse = nil })
 		b.after(time.Minute)
 		b.out.take()
@@ -879,9 +871,7 @@ func TestWatchesThatCantBeRead(t *testing.T) {
 				t.Fatalf("stale: %q", stale)
 			}
 		}
-		if asked := len(b.asked()); asked > 20 {
-			t.Errorf("%d requests in a minute", asked)
-		}
+		expect.AtMost(t, len(b.asked()), 20, "requests in a minute")
 		b.set(true, func() { b.refuse = nil })
 		b.after(time.Minute)
 		if stale, _ := b.out.is(); stale != "" {

@@ -186,9 +186,8 @@ func (f *fixture) put(s spec.Service) Result {
 
 func (f *fixture) register(backend string, ttl time.Duration) {
 	f.t.Helper()
-	if _, _, err := f.src.PutBackend(f.t.Context(), webKey, spec.Backend{Address: backend}, ttl, nil); err != nil {
-		f.t.Fatalf("register %s: %v", backend, err)
-	}
+	_, _, err := f.src.PutBackend(f.t.Context(), webKey, spec.Backend{Address: backend}, ttl, nil)
+	must.Succeed(f.t, err, "register %s", backend)
 }
 
 // backends returns the backends in effect as "address state", or "address unhealthy".
@@ -235,23 +234,15 @@ func TestPutIsDurableVisibleAndIdempotent(t *testing.T) {
 	f.restart()
 	expect.Equal(t, fmt.Sprint(f.backends()), "[10.0.0.1 ready 10.0.0.2 ready]", "after a restart")
 	must.Get(f.src.DeleteService(t.Context(), webKey, nil))(t)
-	if _, err := f.src.DeleteService(t.Context(), webKey, nil); !errors.Is(err, registry.ErrNoService) {
-		t.Errorf("second delete: %v", err)
-	}
+	_, err := f.src.DeleteService(t.Context(), webKey, nil)
+	expect.Is(t, err, registry.ErrNoService, "second delete")
 	f.restart()
 	expect.Equal(t, f.services.Len(), 0, "a deleted service came back with a restart")
 }
 
-func TestStoreFailureChangesNothing(t *testing.T) {
-	f := newFixture(t)
-	f.put(web("10.0.0.1"))
-	f.register("10.0.0.9", time.Minute)
-	before, rev, _ := f.services.Get(webKey)
-	full := fmt.Errorf("%w: %w", store.ErrUnavailable, syscall.ENOSPC)
-	f.store.fail(full)
-	f.stored.fail(full)
-	ctx := t.Context()
-	for name, try := range map[string]func() error{
+// writes returns each kind of write to a service "web" with the backend 10.0.0.1.
+func (f *fixture) writes(ctx context.Context) map[string]func() error {
+	return map[string]func() error{
 		"create": func() error {
 			_, err := f.src.PutService(ctx, Put{Spec: spec.Service{Name: "new", Ports: []spec.Port{{Port: spec.PortRange{First: 1}}}}})
 			return err
@@ -263,11 +254,19 @@ func TestStoreFailureChangesNothing(t *testing.T) {
 			return err
 		},
 		"delete backend": func() error { _, err := f.src.DeleteBackend(ctx, bkey("10.0.0.1"), nil); return err },
-		"state": func() error {
-			_, err := f.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Drain))
-			return err
-		},
-	} {
+		"state":          func() error { _, err := f.overrides.Set(ctx, operator(bkey("10.0.0.1"), vip.Drain)); return err },
+	}
+}
+
+func TestStoreFailureChangesNothing(t *testing.T) {
+	f := newFixture(t)
+	f.put(web("10.0.0.1"))
+	f.register("10.0.0.9", time.Minute)
+	before, rev, _ := f.services.Get(webKey)
+	full := fmt.Errorf("%w: %w", store.ErrUnavailable, syscall.ENOSPC)
+	f.store.fail(full)
+	f.stored.fail(full)
+	for name, try := range f.writes(t.Context()) {
 		err := try()
 		if !errors.Is(err, registry.ErrStore) || !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%s on a full disk: %v", name, err)
@@ -341,9 +340,7 @@ func TestRefusals(t *testing.T) {
 		"state without backend":     {second(f.overrides.Set(t.Context(), operator(bkey("10.0.0.7"), vip.Drain))), registry.ErrNoBackend},
 		"state of another source's": {second(f.overrides.Set(t.Context(), operator(vip.BackendKey{Service: file, Address: netip.MustParseAddr("10.0.0.1")}, vip.Drain))), nil},
 	} {
-		if !errors.Is(c.got, c.want) {
-			t.Errorf("%s: %v, want %v", name, c.got, c.want)
-		}
+		expect.Is(t, c.got, c.want, name)
 	}
 	var invalid *registry.InvalidError
 	for name, c := range map[string]struct {
@@ -384,9 +381,8 @@ func TestUnchangedRegistrationIsValidated(t *testing.T) {
 		return []vip.Problem{{Code: vip.CodeInvalid, Field: "backends[0].address", Message: "in a pool"}}
 	}
 	var invalid *registry.InvalidError
-	if _, _, err := f.src.PutBackend(t.Context(), webKey, spec.Backend{Address: "10.0.0.1"}, time.Minute, nil); !errors.As(err, &invalid) {
-		t.Errorf("the same registration again: %v", err)
-	}
+	_, _, err := f.src.PutBackend(t.Context(), webKey, spec.Backend{Address: "10.0.0.1"}, time.Minute, nil)
+	expect.True(t, errors.As(err, &invalid), "the same registration again: %v", err)
 }
 
 func second[T any](_ T, err error) error        { return err }
@@ -420,9 +416,8 @@ func TestNameHeldAsideIsRefusedAndForgotten(t *testing.T) {
 	f := newFixture(t)
 	f.sink.holdAside(func(vip.ServiceKey) bool { return true })
 	var owned *OwnedError
-	if err := second(f.src.PutService(t.Context(), Put{Spec: web("10.0.0.1")})); !errors.As(err, &owned) {
-		t.Fatalf("put of a name held aside: %v", err)
-	}
+	err := second(f.src.PutService(t.Context(), Put{Spec: web("10.0.0.1")}))
+	must.True(t, errors.As(err, &owned), "put of a name held aside: %v", err)
 	f.restart()
 	expect.Equal(t, f.services.Len(), 0, "it is there after a restart")
 }
@@ -573,9 +568,8 @@ func TestTerminatingBackendFallsSilent(t *testing.T) {
 		f := newFixture(t)
 		f.put(web())
 		last := spec.Backend{Address: "10.0.0.9", State: vip.Terminating.String()}
-		if _, _, err := f.src.PutBackend(t.Context(), webKey, last, 10*time.Second, nil); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := f.src.PutBackend(t.Context(), webKey, last, 10*time.Second, nil)
+		must.Succeed(t, err)
 		for _, want := range []string{"[10.0.0.9 terminating]", "[10.0.0.9 unhealthy]"} {
 			synctest.Wait()
 			expect.Equal(t, fmt.Sprint(f.backends()), want)
@@ -727,9 +721,7 @@ func TestWaitingEditsAreOneWrite(t *testing.T) {
 	f.store.mu.Unlock()
 	wg.Wait()
 	for i, err := range append(puts, first, last) {
-		if *err != nil {
-			t.Errorf("edit %d: %v", i, *err)
-		}
+		expect.Succeed(t, *err, "edit %d", i)
 	}
 	if !errors.Is(missing, registry.ErrNoBackend) || !errors.Is(*given, context.Canceled) || !errors.Is(*checked, outdated) {
 		t.Errorf("a missing one: %v; one given up: %v; one refused: %v", missing, *given, *checked)

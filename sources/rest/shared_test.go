@@ -246,9 +246,8 @@ func TestOneNameThroughTwoHosts(t *testing.T) {
 		if !errors.As(results[0].Err, &conflict) || results[0].Action != Refused || (results[1].Rev != 0) == atomic {
 			t.Errorf("many, atomic %v: %+v", atomic, results)
 		}
-		if _, _, there := b.services.Get(vip.ServiceKey{Namespace: "default", Name: "other"}); there == atomic {
-			t.Errorf("many, atomic %v: the other is there: %v", atomic, there)
-		}
+		_, _, there := b.services.Get(vip.ServiceKey{Namespace: "default", Name: "other"})
+		expect.True(t, there != atomic, "many, atomic %v: the other is there: %v", atomic, there)
 	}
 }
 
@@ -452,9 +451,8 @@ func TestOwnerCountsForAll(t *testing.T) {
 			time.Sleep(9 * time.Second)
 			must.Succeed(t, b.src.Heartbeat(t.Context(), bkey("10.0.0.9")))
 		}
-		if now, _ := m.Get("ironvip/v2/tree/services/default/web"); now != moved {
-			t.Error("heartbeats wrote")
-		}
+		now, _ := m.Get("ironvip/v2/tree/services/default/web")
+		expect.Equal(t, now, moved, "heartbeats wrote")
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
 
 		time.Sleep(10 * time.Second)
@@ -622,21 +620,9 @@ func TestStoreAway(t *testing.T) {
 			h.until("it is stale", func() bool { why, _ := h.src.Store.Stale(); return why != "" })
 		})
 		ctx := t.Context()
-		for name, try := range map[string]func() error{
-			"create": func() error {
-				_, err := a.src.PutService(ctx, Put{Spec: spec.Service{Name: "new", Ports: []spec.Port{{Port: spec.PortRange{First: 1}}}}})
-				return err
-			},
-			"replace": func() error { _, err := a.src.PutService(ctx, Put{Spec: web("10.0.0.2")}); return err },
-			"delete":  func() error { _, err := a.src.DeleteService(ctx, webKey, nil); return err },
-			"put backend": func() error {
-				_, _, err := a.src.PutBackend(ctx, webKey, spec.Backend{Address: "10.0.0.3"}, 0, nil)
-				return err
-			},
-			"delete backend":         func() error { _, err := a.src.DeleteBackend(ctx, bkey("10.0.0.1"), nil); return err },
-			"state":                  func() error { _, err := a.overrides.Set(ctx, operator(bkey("10.0.0.1"), vip.Drain)); return err },
-			"heartbeat to the other": func() error { return hosts[1].src.Heartbeat(ctx, bkey("10.0.0.9")) },
-		} {
+		writes := a.writes(ctx)
+		writes["heartbeat to the other"] = func() error { return hosts[1].src.Heartbeat(ctx, bkey("10.0.0.9")) }
+		for name, try := range writes {
 			var store *registry.StoreError
 			if err := try(); !errors.Is(err, registry.ErrStore) || !errors.Is(err, fleet.ErrUnavailable) || !errors.As(err, &store) || store.Unknown {
 				t.Errorf("%s: %v", name, err)
@@ -746,9 +732,8 @@ func TestJunkInTheFolders(t *testing.T) {
 			}
 		}
 		for key, value := range junk {
-			if now, _ := m.Get(key); now != value {
-				t.Errorf("%s was overwritten: %s", key, now)
-			}
+			now, _ := m.Get(key)
+			expect.Equal(t, now, value, "%s was overwritten", key)
 			m.Delete(key)
 		}
 		m.Delete(at + "web")
@@ -822,9 +807,8 @@ func TestStartWithoutTheStore(t *testing.T) {
 		if table.IsClosed(states.Ready()) || out.why() == "" || out.replaced != 0 {
 			t.Errorf("states ready, stale %q, %d lists", out.why(), out.replaced)
 		}
-		if _, err := src.PutService(ctx, Put{Spec: web()}); !errors.Is(err, registry.ErrNotRunning) {
-			t.Errorf("put: %v", err)
-		}
+		_, err := src.PutService(ctx, Put{Spec: web()})
+		expect.Is(t, err, registry.ErrNotRunning, "put")
 		time.Sleep(time.Minute)
 		expect.True(t, table.IsClosed(states.Ready()), "the other sources' services wait for the states for ever")
 		m.Client("late").SetDown(false)
@@ -858,12 +842,10 @@ func TestStartFromWhatWasLastKnown(t *testing.T) {
 		m.Client("d").SetDown(true)
 		again := start()
 		again.sees("[10.0.0.1 ready]")
-		if st, _, _ := again.states.Get(bkey("10.0.0.1")); st.State != vip.Drain {
-			t.Errorf("the operator's word is %q", st.State)
-		}
-		if _, err := again.src.PutService(t.Context(), Put{Spec: web("10.0.0.2")}); !errors.Is(err, fleet.ErrUnavailable) {
-			t.Errorf("a write: %v", err)
-		}
+		st, _, _ := again.states.Get(bkey("10.0.0.1"))
+		expect.Equal(t, st.State, vip.Drain, "the operator's word")
+		_, err := again.src.PutService(t.Context(), Put{Spec: web("10.0.0.2")})
+		expect.Is(t, err, fleet.ErrUnavailable, "a write")
 		hosts[0].put(web("10.0.0.3"))
 		m.Client("d").SetDown(false)
 		again.sees("[10.0.0.3 ready]")

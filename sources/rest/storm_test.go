@@ -371,8 +371,7 @@ func TestHistoryChecker(t *testing.T) {
 		{"an unknown one that comes late", []op{put("x", 1, 2, unknown), put("y", 3, 4, acknowledged)}, "x", true},
 	} {
 		h := &history{ops: map[string][]op{"it": c.ops}}
-		if why := h.explain("it", c.has); (why == "") != c.ok {
-			t.Errorf("%s: %q", c.what, why)
-		}
+		why := h.explain("it", c.has)
+		expect.Equal(t, why == "", c.ok, "%s: %q", c.what, why)
 	}
 }

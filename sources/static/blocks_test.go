@@ -25,9 +25,8 @@ func compareBlocks(t *testing.T, data []byte, known map[digest]*row) (map[digest
 	if !ok {
 		return nil, false
 	}
-	if new := len(collect(data)) - len(known); decoded < new {
-		t.Fatalf("%q: decoded %d of at least %d new blocks", data, decoded, new)
-	}
+	new := len(collect(data)) - len(known)
+	must.AtLeast(t, decoded, new, "%q: decoded %d of at least %d new blocks", data, decoded, new)
 	next := map[digest]*row{}
 	got := map[vip.ServiceKey]vip.Service{}
 	for key, r := range rows {

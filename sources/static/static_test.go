@@ -447,9 +447,7 @@ func TestPollDoesNotTakeAFileAwayAtOnce(t *testing.T) {
 	b.write("a.toml", service("web", 80))
 	b.expect("web:80")
 	b.remove("a.toml")
-	if missing := b.poll(t.Context()); !missing {
-		t.Error("the poll does not ask for a second look")
-	}
+	expect.True(t, b.poll(t.Context()), "the poll does not ask for a second look")
 	b.inEffect("web:80")
 	b.expect("")
 }

@@ -5,6 +5,7 @@ package announce
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/routers"
 	"github.com/ironvip/ironvip/test/wait"
@@ -161,4 +165,111 @@ func waysTo(b testing.TB, n *netlab.Node, to netip.Addr) int {
 		}
 	}
 	return ways
+}
+
+// Three hosts of a fleet on Consul know each other and share a secret without any setting. VIPs move
+// when a host dies and when another one drains it, also while Consul is away.
+// Slow: hosts that start or return settle for a second, four times, beside a server of Consul.
+func TestFleetMovesVIPs(t *testing.T) {
+	t.Parallel()
+	l := prepareLab(t, 3)
+	node := l.Join("consul")
+	consul := consultest.Start(t, consultest.Options{In: node, Addr: node.Addr4, Memory: true})
+	fleet := fmt.Sprintf("[ipam]\nstore = \"consul\"\n[consul]\naddress = %q\n", consul.Addr)
+	for _, h := range l.hosts {
+		h.configure(services(serviceCount, l.backends), l.config(h, "l2", fleet))
+		h.start()
+	}
+	a, b, c := l.hosts[0], l.hosts[1], l.hosts[2]
+	owners := l.settled()
+	for vip := range owners {
+		expect.Equal(t, must.Get(l.client.Ask("tcp", netip.AddrPortFrom(vip, servicePort)))(t).Name, owners[vip], "%s of %s", vip, owners[vip])
+	}
+
+	c.must("node", "drain", "lb2", "--wait")
+	l.awaitNone(b)
+	c.must("node", "undrain", "lb2")
+	l.awaitThese(owners)
+
+	consul.Pause()
+	a.kill()
+	l.awaitNone(a)
+	l.cutOff(b, true)
+	c.awaitAll()
+	l.cutOff(b, false)
+	consul.Continue()
+	a.start()
+	l.awaitThese(owners)
+}
+
+// node waits until a host's list of nodes has another one in a state.
+func (h *host) node(name, state string) v1.Node {
+	h.t.Helper()
+	var found v1.Node
+	wait.For(h.t, h.Name+": "+name+" is "+state, func() error {
+		list, err := h.api.Nodes(h.t.Context())
+		for _, n := range list.Items {
+			if n.Name == name && n.State == state {
+				found = n
+				return nil
+			}
+		}
+		return fmt.Errorf("%v: %s", err, text(list))
+	})
+	return found
+}
+
+// A host of a pair that fails is lost on the other one, with the VIPs that it announced, until it
+// returns. The other one takes its VIPs over.
+// Slow: a host is lost after 3 s of silence.
+func TestLostPeer(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 2, "missed = 30") // a busy machine moves no VIP
+	a, b := l.hosts[0], l.hosts[1]
+	owners := l.settled()
+	owned := 0
+	for _, owner := range owners {
+		if owner == b.Name {
+			owned++
+		}
+	}
+	wait.For(t, "the number of its VIPs", func() error {
+		if n := a.node(b.Name, v1.NodePresent); n.VIPCount == nil || *n.VIPCount != owned {
+			return fmt.Errorf("%s", text(n))
+		}
+		return nil
+	})
+	began := time.Now()
+	b.announcer.Kill()
+	b.agent.Kill()
+	a.awaitAll()
+	n := a.node(b.Name, v1.NodeLost)
+	if n.VIPCount == nil || *n.VIPCount != owned || len(n.VIPs) != owned || n.Since == nil || n.Since.Before(began.Add(-time.Second)) {
+		t.Errorf("%s", text(n))
+	}
+	for _, vip := range n.VIPs {
+		expect.Equal(t, owners[vip], b.Name, "%s was announced by", vip)
+	}
+	if out, err := a.run("status"); err == nil || !strings.Contains(out, "lb2 is lost: silent for") {
+		t.Error(out)
+	}
+	if out, err := a.run("node", "forget", b.Name); err == nil || !strings.Contains(out, "announce.peers") {
+		t.Error(out)
+	}
+	b.start()
+	a.node(b.Name, v1.NodePresent)
+	l.awaitThese(owners)
+	wait.For(t, "its events", func() error {
+		if out := a.must("events"); !strings.Contains(out, "node_lost") || !strings.Contains(out, "node_returned") || strings.Contains(out, "node_forgotten") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+}
+
+// moves returns how many moves the host has reported as events.
+func (h *host) moves() int {
+	h.t.Helper()
+	out := h.must("events")
+	return strings.Count(out, "vip_announced") + strings.Count(out, "vip_withdrawn")
 }

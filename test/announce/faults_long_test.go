@@ -70,9 +70,7 @@ func TestOneWayFromTheStart(t *testing.T) {
 		var out []byte
 		var err error
 		a.Do(func() { out, err = exec.Command("nft", rules).CombinedOutput() })
-		if err != nil {
-			t.Fatalf("nft %s: %v: %s", rules, err, out)
-		}
+		must.Succeed(t, err, "nft %s: %s", rules, out)
 	}
 	nft("table inet fault { chain in { type filter hook input priority 0; udp dport 7481 drop; }; }")
 	w := watch(t, l.client)
@@ -141,9 +139,7 @@ func TestQueueHasNoRoom(t *testing.T) {
 		var out []byte
 		var err error
 		a.Do(func() { out, err = exec.Command(tc, append([]string{"qdisc"}, args...)...).CombinedOutput() })
-		if err != nil {
-			t.Fatalf("tc %v: %v\n%s", args, err, out)
-		}
+		must.Succeed(t, err, "tc %v: %s", args, out)
 	}
 	queue("add", "dev", "eth0", "root", "bfifo", "limit", strconv.Itoa(smallFrame))
 	l.hosts[1].awaitAll()

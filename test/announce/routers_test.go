@@ -140,9 +140,8 @@ ipv6 { import none; export all; next hop self; };
 	l.start("routes", "")
 	awaitRoutes(t, node, true, state)
 	asks(t, far, a.Name)
-	if out := a.must("announce", "list"); strings.Count(out, "announced") != len(vips()) {
-		t.Error(out)
-	}
+	out := a.must("announce", "list")
+	expect.Equal(t, strings.Count(out, "announced"), len(vips()), out)
 	for _, end := range []func(){func() {
 		must.Succeed(t, a.announcer.Stop())
 	}, a.announcer.Kill} {

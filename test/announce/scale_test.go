@@ -36,9 +36,8 @@ type pairOfMany struct {
 func announcerProgram(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(filepath.Dir(need.Binary(t)), "ironvip-announcer")
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("%v: run `make build`", err)
-	}
+	_, err := os.Stat(path)
+	must.Succeed(t, err, "run `make build`")
 	return path
 }
 

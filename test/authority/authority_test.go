@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // A server of an authority, read from files, accepts only valid clients of that authority, and only
@@ -72,8 +74,6 @@ func TestAuthority(t *testing.T) {
 		{"a client that was valid", good, a.Trusts(a.Valid(now.Add(-2*time.Hour), now.Add(-time.Hour)).Client(t, "ann", "masters")), "", ""},
 		{"a server that will be valid", late, a.Trusts(client), "", ""},
 	} {
-		if got := ask(c.server, c.conf, c.name); got != c.want {
-			t.Errorf("%s: %q, want %q", c.what, got, c.want)
-		}
+		expect.Equal(t, ask(c.server, c.conf, c.name), c.want, c.what)
 	}
 }

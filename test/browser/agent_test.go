@@ -16,7 +16,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
@@ -57,14 +59,10 @@ name = "main"
 cidrs = ["%[3]s.0/24"]
 `, dir, listen, a.pool, more)
 	a.write("ironvip.toml", config)
-	if err := os.Mkdir(filepath.Join(dir, "services.d"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(filepath.Join(dir, "services.d"), 0o755))
 	a.Process = process.New(bin, filepath.Join(dir, "log"), nil, "agent", "--config", dir)
 	t.Cleanup(func() {
-		if err := a.Stop(); err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, a.Stop())
 		if t.Failed() {
 			t.Logf("the agent's log: %s", a.LogEnd(1<<14))
 		}
@@ -79,9 +77,7 @@ const loopback = "insecure_loopback = true"
 // begin starts the agent's process and waits until it is ready.
 func (a *agent) begin() {
 	a.Helper()
-	if err := a.Start(); err != nil {
-		a.Fatal(err)
-	}
+	must.Succeed(a, a.Start())
 	wait.For(a, "the agent is ready", func() error {
 		response, err := http.Get(a.base + "/readyz")
 		if err != nil {
@@ -99,30 +95,17 @@ func (a *agent) begin() {
 func (a *agent) write(name, text string) {
 	a.Helper()
 	path := filepath.Join(a.dir, name)
-	if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil {
-		a.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		a.Fatal(err)
-	}
+	must.Succeed(a, os.WriteFile(path+".new", []byte(text), 0o644))
+	must.Succeed(a, os.Rename(path+".new", path))
 }
 
 // call sends a request with a JSON body and returns the body of the response, which must be a success.
 func (a *agent) call(method, path string, body any) []byte {
 	a.Helper()
-	text, err := json.Marshal(body)
-	if err != nil {
-		a.Fatal(err)
-	}
-	request, err := http.NewRequestWithContext(a.Context(), method, a.base+path, bytes.NewReader(text))
-	if err != nil {
-		a.Fatal(err)
-	}
+	text := must.Get(json.Marshal(body))(a)
+	request := must.Get(http.NewRequestWithContext(a.Context(), method, a.base+path, bytes.NewReader(text)))(a)
 	request.Header.Set("Prefer", "wait=60")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		a.Fatal(err)
-	}
+	response := must.Get(http.DefaultClient.Do(request))(a)
 	defer response.Body.Close()
 	answer, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode >= 300 {
@@ -134,9 +117,7 @@ func (a *agent) call(method, path string, body any) []byte {
 // read decodes the response to a GET.
 func read[T any](a *agent, path string) (value T) {
 	a.Helper()
-	if err := json.Unmarshal(a.call(http.MethodGet, path, nil), &value); err != nil {
-		a.Fatal(err)
-	}
+	must.Succeed(a, json.Unmarshal(a.call(http.MethodGet, path, nil), &value))
 	return value
 }
 
@@ -177,10 +158,7 @@ func newBackend(t testing.TB) *backend {
 
 func (b *backend) start() {
 	b.Helper()
-	l, err := net.Listen("tcp", b.at)
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", b.at))(b)
 	b.mu.Lock()
 	b.l = l
 	b.mu.Unlock()
@@ -217,16 +195,9 @@ func (b *backend) stop() {
 // dial opens a connection that has carried a line, until the end of the test.
 func dial(t testing.TB, at string) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", at))(t)
 	t.Cleanup(func() { c.Close() })
-	if _, err := fmt.Fprintln(c, "hello"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(c, make([]byte, len("hello\n"))); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(fmt.Fprintln(c, "hello"))(t)
+	must.Get(io.ReadFull(c, make([]byte, len("hello\n"))))(t)
 	return c
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -56,10 +58,7 @@ type tab struct {
 func open(t testing.TB, base, path string) *tab {
 	t.Helper()
 	need.Daemon(t, "chromium")
-	parent, err := chromium()
-	if err != nil {
-		t.Fatal(err)
-	}
+	parent := must.Get(chromium())(t)
 	ctx, cancel := chromedp.NewContext(parent, chromedp.WithNewBrowserContext())
 	b := &tab{TB: t, ctx: ctx, base: base, html: t.TempDir()}
 	if err := chromedp.Do(ctx, chromedp.EmulateViewport(1200, 900)); err != nil {
@@ -93,9 +92,7 @@ func open(t testing.TB, base, path string) *tab {
 // show opens another page of the dashboard, as after typing its address.
 func (b *tab) show(path string) {
 	b.Helper()
-	if err := chromedp.Do(b.ctx, chromedp.Navigate(b.base+path)); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, chromedp.Do(b.ctx, chromedp.Navigate(b.base+path)))
 }
 
 // console returns what the page has written to its console, such as errors and violations of the policy.
@@ -109,18 +106,14 @@ func (b *tab) console() []string {
 func (b *tab) theme(name string) {
 	b.Helper()
 	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}
-	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}))(b)
 }
 
 // eval returns the value of a JavaScript expression, or of its promise.
 func eval[T any](b *tab, expression string) T {
 	b.Helper()
 	value, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
-	if err != nil {
-		b.Fatalf("%.300s: %v", expression, err)
-	}
+	must.Succeed(b, err, "%.300s", expression)
 	return value
 }
 
@@ -173,9 +166,7 @@ func (b *tab) click(selector string) {
 	defer cancel()
 	for {
 		eval[any](b, fmt.Sprintf(aim, quote(selector)))
-		if err := chromedp.Do(ctx, chromedp.Click(chromedp.CSS(selector))); err != nil {
-			b.Fatalf("click %s: %v", selector, err)
-		}
+		must.Succeed(b, chromedp.Do(ctx, chromedp.Click(chromedp.CSS(selector))), "click %s", selector)
 		// The click may have led to another document, which has missed nothing.
 		if missed := peek[string](b, "(window.aim?.abort(), window.missed ?? '')"); missed == "" {
 			return
@@ -207,17 +198,13 @@ func (b *tab) enter(selector, text string) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, wait.Timeout)
 	defer cancel()
-	if err := chromedp.Do(ctx, chromedp.SendKeys(chromedp.CSS(selector), text)); err != nil {
-		b.Fatalf("type into %s: %v", selector, err)
-	}
+	must.Succeed(b, chromedp.Do(ctx, chromedp.SendKeys(chromedp.CSS(selector), text)), "type into %s", selector)
 }
 
 // resize sets the size of the window, in CSS pixels.
 func (b *tab) resize(width, height int64) {
 	b.Helper()
-	if err := chromedp.Do(b.ctx, chromedp.EmulateViewport(width, height)); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, chromedp.Do(b.ctx, chromedp.EmulateViewport(width, height)))
 }
 
 // scripts allows or forbids scripts on the pages that are opened from now on.
@@ -255,9 +242,7 @@ func quote(s string) string {
 func script(t testing.TB, path string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../.cache/browser/node_modules/" + path)
-	if err != nil {
-		t.Fatalf("%v: run test/browser/setup.sh", err)
-	}
+	must.Succeed(t, err, "run test/browser/setup.sh")
 	return string(text)
 }
 
@@ -299,7 +284,6 @@ func (b *tab) validate() {
 		return
 	}
 	cmd := exec.Command("../../.cache/browser/node_modules/.bin/html-validate", append([]string{"--config", "htmlvalidate.json"}, pages...)...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		b.Errorf("%v\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	expect.Succeed(b, err, "%s", out)
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/client"
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/process"
@@ -71,9 +72,7 @@ func newFleetHost(t testing.TB, n *netlab.Node, mode, more string) *fleetHost {
 	if err = cmp.Or(err, e); err == nil {
 		err = errors.Join(n.Netlink.LinkSetARPOff(link), n.Netlink.LinkSetUp(link))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	bin := need.Binary(t)
 	h.agent = process.New(bin, at("agent.log"), n, "agent", "--config", h.dir)
 	h.announcer = process.New(bin, at("announcer.log"), n, "announcer", "--socket", at("control.sock"))
@@ -88,9 +87,7 @@ func newFleetHost(t testing.TB, n *netlab.Node, mode, more string) *fleetHost {
 
 func (h *fleetHost) start() {
 	h.t.Helper()
-	if err := errors.Join(h.agent.Start(), h.announcer.Start()); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, errors.Join(h.agent.Start(), h.announcer.Start()))
 }
 
 // kill ends the processes of the host as a power failure does.
@@ -118,9 +115,7 @@ func (h *fleetHost) dashboard(t testing.TB, path string) *tab {
 	log := filepath.Join(h.dir, "dashboard.log")
 	p := process.New(need.Binary(t), log, nil, "--addr", "unix://"+filepath.Join(h.dir, "api.sock"), "dashboard")
 	t.Cleanup(p.Kill)
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Start())
 	var url []string
 	wait.For(t, "the address of the dashboard", func() error {
 		if url = regexp.MustCompile(`(http://127\.0\.0\.1:\d+)(/ui/\?once=\S+)`).FindStringSubmatch(p.LogEnd(4000)); url == nil {

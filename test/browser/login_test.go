@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -22,9 +24,7 @@ func (a *agent) command(args ...string) string {
 	a.Helper()
 	cmd := exec.Command(need.Binary(a), append([]string{"--addr", "unix://" + filepath.Join(a.dir, "sock")}, args...)...)
 	out, err := cmd.Output()
-	if err != nil {
-		a.Fatalf("ironvip %q: %v", args, err)
-	}
+	must.Succeed(a, err, "ironvip %q", args)
 	return string(out)
 }
 
@@ -46,14 +46,10 @@ func TestLogin(t *testing.T) {
 	b.enter("#token", "\b\b\b\b\b\b\b\b\b"+viewer+"\r")
 	b.see("#backends", "127.0.0.1:9")
 	b.see("header", "viewer")
-	if eval[bool](b, "Boolean(document.querySelector('#backends button'))") {
-		t.Error("a viewer has buttons")
-	}
+	expect.False(t, eval[bool](b, "Boolean(document.querySelector('#backends button'))"), "a viewer has buttons")
 	b.show("/ui/plan")
 	b.see("main", "needs the role operator", "You are token eve with the role viewer", "ironvip token create", "ironvip config plan")
-	if eval[bool](b, "Boolean(document.querySelector('main button'))") {
-		t.Error("the plan of a viewer has buttons")
-	}
+	expect.False(t, eval[bool](b, "Boolean(document.querySelector('main button'))"), "the plan of a viewer has buttons")
 	b.accessible()
 	b.valid()
 	if seen := eval[string](b, "document.cookie + JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.documentElement.outerHTML + location.href"); strings.Contains(seen, viewer) {

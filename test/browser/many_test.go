@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/process"
 )
 
@@ -142,15 +143,9 @@ func BenchmarkTwentyPages(b *testing.B) {
 // readStream reads a stream until the end of the test.
 func readStream(t testing.TB, url string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
 	request.Header.Set("Accept", "application/x-ndjson")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(http.DefaultClient.Do(request))(t)
 	go func() {
 		defer response.Body.Close()
 		_, _ = io.Copy(io.Discard, response.Body)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -63,13 +64,8 @@ func (b *tab) follow(text string) {
 func since(t testing.TB, text string, day time.Time) time.Time {
 	t.Helper()
 	found := regexp.MustCompile(`since (\d\d:\d\d:\d\d)`).FindStringSubmatch(text)
-	if found == nil {
-		t.Fatalf("no time in %s", text)
-	}
-	at, err := time.ParseInLocation(time.DateTime, day.Format(time.DateOnly)+" "+found[1], time.Local)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.True(t, found != nil, "no time in %s", text)
+	at := must.Get(time.ParseInLocation(time.DateTime, day.Format(time.DateOnly)+" "+found[1], time.Local))(t)
 	return at
 }
 

@@ -4,10 +4,16 @@ package browser
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"testing"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -15,9 +21,7 @@ import (
 func (a *agent) vipOf(name string) string {
 	a.Helper()
 	s := read[v1.Service](a, "/v1/services/"+name)
-	if len(s.Status.VIPs) == 0 {
-		a.Fatalf("%s has no VIP: %s", name, s.Status.Summary)
-	}
+	must.True(a, len(s.Status.VIPs) > 0, "%s has no VIP: %s", name, s.Status.Summary)
 	return fmt.Sprintf("%s:%d", s.Status.VIPs[0], s.Status.Ports[0].Port)
 }
 
@@ -196,9 +200,7 @@ func TestPageKeepsItsPlace(t *testing.T) {
 	b.see("h1", "degraded")
 	a.call(http.MethodPut, "/v1/services/default/web/backends/127.0.0.1:9", object{}) // a new row before or after
 	b.see("#backends", "127.0.0.1:9")
-	if label := eval[string](b, focused); label != "Maintenance "+two.at {
-		t.Errorf("the focus is at %q", label)
-	}
+	expect.Equal(t, eval[string](b, focused), "Maintenance "+two.at, "the focus is at")
 	if selected == "" || eval[bool](b, "getSelection().isCollapsed") {
 		t.Errorf("the selection %q is lost", selected)
 	}
@@ -222,9 +224,8 @@ func TestPageKeepsItsPlace(t *testing.T) {
 	eval[any](b, "history.back()")
 	b.see("main", "61 of 62 services")
 	b.see(".rows", "n25")
-	if top := eval[int](b, "document.querySelector('.list').scrollTop"); top != 720 {
-		t.Errorf("the list is at %d, want 720", top)
-	}
+	top := eval[int](b, "document.querySelector('.list').scrollTop")
+	expect.Equal(t, top, 720, "the list is at %d, want 720", top)
 	b.quiet()
 }
 
@@ -316,4 +317,52 @@ func TestWithoutScripts(t *testing.T) {
 	b.scripts(false)
 	b.show("/ui/services")
 	b.see("main", "needs JavaScript", "ironvip status", "/v1/status")
+}
+
+// A page of a service also reads the service every ten seconds. It does not show an answer that is older than what
+// the stream has told since.
+func TestLateAnswer(t *testing.T) {
+	t.Parallel()
+	a := start(t, loopback)
+	one, two := newBackend(t), newBackend(t)
+	a.put("default/web", 80, one.at, two.at)
+	agent := must.Get(url.Parse(a.base))(t)
+	// The proxy asks the agent at once, and waits with the answer until the test takes it, and for a step of the test.
+	forward := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(agent)
+		r.Out.Host = r.In.Host // the page's origin, or the agent refuses the request
+	}}
+	held, step := make(chan *http.Request), make(chan struct{})
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/services/default/web" {
+			forward.ServeHTTP(w, r)
+			return
+		}
+		answer := httptest.NewRecorder()
+		forward.ServeHTTP(answer, r)
+		select {
+		case held <- r:
+			<-step
+		case <-t.Context().Done():
+		}
+		maps.Copy(w.Header(), answer.Header())
+		w.WriteHeader(answer.Code)
+		_, _ = w.Write(answer.Body.Bytes())
+	}))
+	t.Cleanup(proxy.CloseClientConnections) // streams don't end by themselves
+
+	b := open(t, proxy.URL, "/ui/")
+	b.before("const real = setTimeout; globalThis.setTimeout = (f, ms, ...of) => real(f, Math.min(ms, 100), ...of)") // ten seconds
+	b.show("/ui/services/default/web")
+	b.see("h1", "healthy")
+	r := <-held
+	two.stop()
+	b.see("h1", "degraded")
+	must.Succeed(t, r.Context().Err(), "the page has not waited for the answer")
+	step <- struct{}{} // an answer from before
+	<-held             // the page asks again, so it has dealt with that one
+	h1 := b.text("h1")
+	expect.Contains(t, h1, "degraded", "the page shows %q after an answer from before the change", h1)
+	step <- struct{}{}
+	b.quiet()
 }

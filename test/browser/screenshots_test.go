@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/ironvip/ironvip/test/exclusive"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
@@ -37,9 +38,7 @@ func demo(t *testing.T) *agent {
 	exclusive.Use(t, exclusive.Demo)
 	dir := t.TempDir()
 	a := &agent{TB: t, dir: dir, Process: process.New(need.Binary(t), filepath.Join(dir, "log"), nil, "agent", "--demo")}
-	if err := a.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, a.Start())
 	t.Cleanup(func() { _ = a.Stop() })
 	wait.For(t, "the demo prints the address of its dashboard", func() error {
 		found := regexp.MustCompile(`(http://\S+)/ui/`).FindStringSubmatch(a.LogEnd(1 << 16))
@@ -102,10 +101,7 @@ func (b *tab) shoot(name string) {
 		b.theme(theme)
 		// All ages are the same, in every run.
 		eval[any](b, "document.activeElement.blur(); document.querySelectorAll('time').forEach(t => { t.dateTime = new Date(Date.now() - 200000).toISOString(); t.textContent = '3m 20s' })")
-		shot, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
-		if err != nil {
-			b.Fatal(err)
-		}
+		shot := must.Get(chromedp.Run(b.ctx, chromedp.CaptureScreenshot()))(b)
 		compare(b, name+"-"+theme+".png", shot)
 	}
 }
@@ -115,15 +111,10 @@ func compare(t testing.TB, name string, shot []byte) {
 	t.Helper()
 	path := filepath.Join(references, "dashboard-"+name)
 	if os.Getenv("IRONVIP_SCREENSHOTS") == "update" {
-		if err := os.WriteFile(path, shot, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, shot, 0o644))
 		return
 	}
-	reference, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	reference := must.Get(os.ReadFile(path))(t)
 	want, got := decode(t, reference), decode(t, shot)
 	if want.Bounds() != got.Bounds() {
 		t.Errorf("%s: %v, the reference has %v", name, got.Bounds(), want.Bounds())
@@ -140,10 +131,7 @@ func compare(t testing.TB, name string, shot []byte) {
 
 func decode(t testing.TB, data []byte) image.Image {
 	t.Helper()
-	i, err := png.Decode(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	i := must.Get(png.Decode(bytes.NewReader(data)))(t)
 	return i
 }
 

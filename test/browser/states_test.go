@@ -7,13 +7,14 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // The map of a pool shows what each address is, and its legend has a different shape for each kind, also
@@ -52,9 +53,7 @@ func TestPoolMap(t *testing.T) {
 	b.show("/ui/addresses")
 	b.see("main", "home", "excluded: 127.0.0.12/31", "held out")
 	kinds := eval[[]string](b, `[...document.querySelectorAll('.pool')].find((p) => p.innerText.startsWith('home')).querySelector('.map').querySelectorAll('rect').values().map((r) => r.classList[1]).toArray()`)
-	if len(kinds) != 16 {
-		t.Fatalf("the map of 16 addresses has %d cells", len(kinds))
-	}
+	must.Equal(t, len(kinds), 16, "the map of 16 addresses has %d cells", len(kinds))
 	for i, kind := range kinds {
 		address := fmt.Sprintf("127.0.0.%d", i)
 		if w := want[address]; kind != w && (w != "" || kind != "free") {
@@ -62,9 +61,8 @@ func TestPoolMap(t *testing.T) {
 		}
 	}
 	legend := eval[[]string](b, `[...document.querySelectorAll('.pool')].find((p) => p.innerText.startsWith('home')).querySelectorAll('.legend li').values().map((l) => l.innerText.trim()).toArray()`)
-	if words := []string{"used 1", "reserved 1", "cooling 1", "this host’s own", "overlap", "excluded", "free 8"}; !slices.Equal(legend, words) {
-		t.Errorf("the legend is %q, want %q", legend, words)
-	}
+	words := []string{"used 1", "reserved 1", "cooling 1", "this host’s own", "overlap", "excluded", "free 8"}
+	expect.SameList(t, legend, words, "the legend")
 	b.accessible()
 
 	// The copies stay as they are while the page follows the agent.
@@ -78,10 +76,7 @@ func TestPoolMap(t *testing.T) {
 		b.theme(theme)
 		var shots [][]byte
 		for i := range legend {
-			shot, err := chromedp.Run(b.ctx, chromedp.Screenshot(chromedp.CSS(fmt.Sprintf("#key%d", i))))
-			if err != nil {
-				t.Fatal(err)
-			}
+			shot := must.Get(chromedp.Run(b.ctx, chromedp.Screenshot(chromedp.CSS(fmt.Sprintf("#key%d", i)))))(t)
 			shots = append(shots, shot)
 		}
 		for i := range shots {
@@ -117,9 +112,7 @@ func TestUnknownHealth(t *testing.T) {
 		b.show("/ui/services/default/" + word)
 		b.row("Backends", at, "ready", word)
 		shapes := eval[[]string](b, `document.querySelectorAll('#backends .badge').values().map((s) => s.innerText.trim() + ' ' + s.querySelector('path').dataset.shape).toArray()`)
-		if want := []string{"ready check", word + " ring"}; !slices.Equal(shapes, want) {
-			t.Errorf("the badges of the backend are %q, want %q", shapes, want)
-		}
+		expect.SameList(t, shapes, []string{"ready check", word + " ring"}, "the badges of the backend")
 		b.accessible()
 		b.see("h1", "unchecked")
 		b.see("#about", why)

@@ -10,6 +10,8 @@ import (
 	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -21,19 +23,14 @@ func (b *tab) another(path string) (out *tab, closeTab func()) {
 	out = &tab{TB: b.TB, ctx: ctx, base: b.base}
 	out.show(path)
 	return out, func() {
-		if err := chromedp.Cancel(ctx); err != nil {
-			b.Error(err)
-		}
+		expect.Succeed(b, chromedp.Cancel(ctx))
 	}
 }
 
 // workers returns the shared workers of the tab's agent.
 func (b *tab) workers() (ids []target.ID) {
 	b.Helper()
-	all, err := chromedp.Targets(b.ctx)
-	if err != nil {
-		b.Fatal(err)
-	}
+	all := must.Get(chromedp.Targets(b.ctx))(b)
 	for _, t := range all {
 		if t.Type == "shared_worker" && strings.HasPrefix(t.URL, b.base) {
 			ids = append(ids, t.TargetID)
@@ -68,13 +65,9 @@ func openWindows(t testing.TB) *windows {
 		}
 	}
 	for i, b := range w.tabs {
-		if eval[bool](b, "document.hidden") {
-			t.Fatalf("window %d is hidden", i)
-		}
+		must.False(t, eval[bool](b, "document.hidden"), "window %d is hidden", i)
 	}
-	if n := len(first.workers()); n != 1 {
-		t.Fatalf("%d workers", n)
-	}
+	must.Equal(t, len(first.workers()), 1, "workers")
 	return w
 }
 
@@ -113,9 +106,7 @@ func TestManyTabs(t *testing.T) {
 	w.tabs = []*tab{first, w.tabs[last+1]}
 	w.two.stop()
 	w.live("degraded")
-	if err := chromedp.Cancel(first.ctx); err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, chromedp.Cancel(first.ctx))
 }
 
 // In a browser without shared workers, the page itself follows the agent, also a new process of it.
@@ -130,9 +121,7 @@ func TestWithoutWorkers(t *testing.T) {
 	b.before("delete globalThis.SharedWorker")
 	b.show("/ui/services/default/web")
 	b.see("h1", "healthy")
-	if eval[bool](b, "'SharedWorker' in globalThis") {
-		t.Fatal("the page has shared workers")
-	}
+	must.False(t, eval[bool](b, "'SharedWorker' in globalThis"), "the page has shared workers")
 	two.stop()
 	b.see("h1", "degraded")
 	a.Kill()
@@ -143,8 +132,6 @@ func TestWithoutWorkers(t *testing.T) {
 	two.start()
 	b.see("h1", "healthy")
 	for _, w := range b.workers() {
-		if w != first[0] {
-			t.Errorf("worker %s runs", w)
-		}
+		expect.Equal(t, w, first[0], "worker %s runs", w)
 	}
 }

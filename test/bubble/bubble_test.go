@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // With two processors and the race detector, this nearly always ends the process if the bubble may
@@ -40,9 +41,7 @@ func TestTimersOfManyGoroutines(t *testing.T) {
 		}
 		wg.Wait()
 	})
-	if now := runtime.GOMAXPROCS(0); now != before {
-		t.Errorf("%d processors afterwards, want %d", now, before)
-	}
+	expect.Equal(t, runtime.GOMAXPROCS(0), before, "processors afterwards")
 }
 
 // All tests use this package and not synctest.Test.
@@ -68,7 +67,5 @@ func TestUsedEverywhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if files < 100 {
-		t.Errorf("only %d test files were found", files)
-	}
+	expect.AtLeast(t, files, 100, "only %d test files were found", files)
 }

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
@@ -28,20 +29,14 @@ func TestNothingOutlivesTheTest(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestNothingOutlivesTheTest$", "-test.timeout=2m")
 	cmd.Env = append(os.Environ(), "CONSULTEST_VICTIM=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(cmd.StdoutPipe())(t)
+	must.Succeed(t, cmd.Start())
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
 	var pid int
 	var dir string
-	if _, err := fmt.Fscanf(out, "pid=%d dir=%s\n", &pid, &dir); err != nil {
-		t.Fatalf("the child said nothing: %v", err)
-	}
+	_, err := fmt.Fscanf(out, "pid=%d dir=%s\n", &pid, &dir)
+	must.Succeed(t, err, "the child said nothing")
 	defer os.RemoveAll(dir)
 	cmd.Process.Kill()
 	wait.Until(t, "the server ends with its test", func() bool { return process.Gone(pid) })

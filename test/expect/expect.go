@@ -32,6 +32,14 @@ func SameList[V comparable](t T, got, want []V, about ...any) {
 	}
 }
 
+// NoDiff reports a difference of two values, as cmp.Diff(want, got) returns it: "-" is wanted, "+" is there.
+func NoDiff(t T, diff string, about ...any) {
+	t.Helper()
+	if diff != "" {
+		t.Error(Difference(diff, about))
+	}
+}
+
 // Contains reports a text without a part.
 func Contains(t T, got, part string, about ...any) {
 	t.Helper()
@@ -114,6 +122,9 @@ func Succeed(t T, err error, about ...any) {
 
 // Failure is what Succeed reports.
 func Failure(err error, about []any) string { return after(about, err.Error()) }
+
+// Difference is what NoDiff reports.
+func Difference(diff string, about []any) string { return after(about, "difference:\n"+diff) }
 
 // Report is what Equal reports.
 func Report(got, want any, about []any) string {

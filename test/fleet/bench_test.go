@@ -17,6 +17,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/process"
 )
 
@@ -239,9 +240,7 @@ func (l *lab) bareRead(atLeast int) time.Duration {
 	pairs, _, err := kv.List("ironvip/v2/tree/", nil)
 	took := time.Since(began)
 	l.must("bare reading", err)
-	if len(pairs) < atLeast {
-		l.t.Fatalf("%d keys", len(pairs))
-	}
+	must.AtLeast(l.t, len(pairs), atLeast, "keys")
 	return took
 }
 

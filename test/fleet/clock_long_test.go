@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -140,16 +141,12 @@ func TestClockJumps(t *testing.T) {
 		for _, a := range l.others(m.agent) {
 			l.must("stop", a.proc.Stop())
 		}
-		if l.elected(m.agent) != m.agent {
-			t.Error("it is not the leader")
-		}
+		expect.Equal(t, l.elected(m.agent), m.agent, "it is not the leader")
 		for _, a := range l.others(m.agent) {
 			l.start(a)
 		}
 		l.clockJumps(m)
-		if l.elected(l.agents...) != m.agent {
-			t.Error("it is no longer the leader")
-		}
+		expect.Equal(t, l.elected(l.agents...), m.agent, "it is no longer the leader")
 	})
 }
 
@@ -164,7 +161,6 @@ func (l *lab) clockJumps(m *machine) {
 		})
 		l.allWrite(l.agents) // without load: the emulated host is slow, and loses most collisions
 	}
-	if now := l.sessionOf(m.agent); now != session {
-		l.t.Errorf("%s has session %s, had %s", m.name, now, session)
-	}
+	now := l.sessionOf(m.agent)
+	expect.Equal(l.t, now, session, "session of %s", m.name)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/test/kubetest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -143,9 +144,7 @@ func writeServices(b *testing.B, dir string, file, files, weight int) {
 	if err == nil {
 		err = os.Rename(path+".new", path)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, err)
 }
 
 const endpointSlices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -164,9 +165,7 @@ func (l *lab) oneName(names int) {
 			l.t.Errorf("%s: %d winners: %v", name, winners, ops)
 		}
 	}
-	if decided < names/2 {
-		l.t.Errorf("of %d names %d were decided in time", names, decided)
-	}
+	expect.AtLeast(l.t, decided, names/2, "of %d names %d were decided in time", names, decided)
 }
 
 // late reports whether an answer is missing, or states that the store's answer is. This happens

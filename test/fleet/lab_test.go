@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -20,7 +21,10 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/accept"
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/process"
@@ -230,22 +234,13 @@ func (l *lab) proxyConsul(a *agent) {
 		}
 		return nil, errors.Join(failed...)
 	}
-	go func() {
-		for {
-			in, err := listener.Accept()
-			if err != nil {
-				return // closed, at the end of the test
-			}
-			go func() {
-				defer in.Close()
-				out, err := dial()
-				if err != nil {
-					return
-				}
-				relay(ctx, in, out)
-			}()
+	accept.Each(listener, func(in net.Conn) {
+		out, err := dial()
+		if err != nil {
+			return
 		}
-	}()
+		relay(ctx, in, out)
+	})
 }
 
 // relay copies between two connections until one of them or the context ends, and closes both.
@@ -378,7 +373,42 @@ func (l *lab) within(limit time.Duration, what string, try func(context.Context)
 
 func (l *lab) must(what string, err error) {
 	l.t.Helper()
-	if err != nil {
-		l.t.Fatalf("%s: %v", what, err)
+	must.Succeed(l.t, err, what)
+}
+
+// tokenOnEveryHost creates a token on one host, and revokes it on another: all hosts follow.
+func (l *lab) tokenOnEveryHost() {
+	l.t.Helper()
+	ctx := l.t.Context()
+	made := must.Get(l.agents[0].api.CreateToken(ctx, "reader", v1.TokenSpec{Role: "viewer"}))(l.t)
+	// answers waits until every host answers two calls of the token's holder with these statuses.
+	answers := func(what string, read, tokens int) {
+		for _, a := range l.agents {
+			c := must.Get(client.New(a.api.Addr(), client.Options{Token: made.Token}))(l.t)
+			wait.For(l.t, what+" on "+a.name, func() error {
+				_, readErr := c.Pools(ctx)
+				_, tokensErr := c.Tokens(ctx)
+				if statusOf(readErr) != read || statusOf(tokensErr) != tokens {
+					return fmt.Errorf("read: %v; list tokens: %v", readErr, tokensErr)
+				}
+				return nil
+			})
+			c.Close()
+		}
 	}
+	answers("the token is a viewer's", http.StatusOK, http.StatusForbidden)
+	must.Get(l.agents[1].api.RevokeToken(ctx, "reader"))(l.t)
+	answers("the token is revoked", http.StatusUnauthorized, http.StatusUnauthorized)
+}
+
+// statusOf returns the status of a call.
+func statusOf(err error) int {
+	var e *client.Error
+	switch {
+	case err == nil:
+		return http.StatusOK
+	case errors.As(err, &e):
+		return e.Status
+	}
+	return 0
 }

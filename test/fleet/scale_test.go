@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -67,10 +68,7 @@ func measureHosts(b *testing.B, hosts int) {
 	trees := make([]*fleet.Tree, hosts)
 	started := usageOf(b, s)
 	for i := range trees {
-		kv, err := consulkv.New(config)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kv := must.Get(consulkv.New(config))(b)
 		b.Cleanup(kv.Close)
 		tree := fleet.New(fleet.Options{KV: kv, Clock: &table.Clock{}, Node: fmt.Sprintf("host%d", i), Folders: []string{"a"}})
 		trees[i] = tree
@@ -199,9 +197,7 @@ type floorCost struct{ consulPerFollower, p50 float64 }
 // followers measures that many blocking queries of one key.
 func followers(b *testing.B, s *consultest.Server, n int) floorCost {
 	const key = "floor"
-	if _, err := s.Client.KV().Put(&api.KVPair{Key: key}, nil); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(s.Client.KV().Put(&api.KVPair{Key: key}, nil))(b)
 	ctx, stop := context.WithCancel(b.Context())
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -209,10 +205,7 @@ func followers(b *testing.B, s *consultest.Server, n int) floorCost {
 	a := newArrivals(n)
 	var ready atomic.Int64
 	for range n {
-		kv, err := consulkv.New(consulkv.Config{Address: s.URL, Token: s.Token})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kv := must.Get(consulkv.New(consulkv.Config{Address: s.URL, Token: s.Token}))(b)
 		running.Go(func() {
 			defer kv.Close()
 			after, counted := uint64(0), false
@@ -238,9 +231,7 @@ func followers(b *testing.B, s *consultest.Server, n int) floorCost {
 		value := strings.Repeat("v", 400) + strconv.Itoa(i)
 		done := a.expect(value)
 		began := time.Now()
-		if _, err := s.Client.KV().Put(&api.KVPair{Key: key, Value: []byte(value)}, nil); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(s.Client.KV().Put(&api.KVPair{Key: key, Value: []byte(value)}, nil))(b)
 		<-done
 		took = append(took, time.Since(began))
 	}
@@ -264,10 +255,7 @@ func (u usage) since(before usage) usage {
 
 func usageOf(b *testing.B, s *consultest.Server) (u usage) {
 	b.Helper()
-	io, err := os.ReadFile("/proc/self/io")
-	if err != nil {
-		b.Fatal(err)
-	}
+	io := must.Get(os.ReadFile("/proc/self/io"))(b)
 	for line := range strings.Lines(string(io)) {
 		name, count, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		if name == "rchar" || name == "wchar" {
@@ -275,22 +263,14 @@ func usageOf(b *testing.B, s *consultest.Server) (u usage) {
 			u.bytes += n
 		}
 	}
-	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.Pid()))
-	if err != nil {
-		b.Fatal(err)
-	}
+	statm := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.Pid())))(b)
 	pages, _ := strconv.ParseFloat(strings.Fields(string(statm))[1], 64)
 	u.memory = pages * float64(os.Getpagesize())
-	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.Pid()))
-	if err != nil {
-		b.Fatal(err)
-	}
+	files := must.Get(os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.Pid())))(b)
 	u.files = float64(len(files))
 	u.consul = process.CPUTime(b, s.Pid())
 	var self syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, syscall.Getrusage(syscall.RUSAGE_SELF, &self))
 	u.agents = time.Duration(self.Utime.Nano() + self.Stime.Nano())
 	u.time = time.Since(benchmarkStarted)
 	return u

@@ -12,7 +12,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/kubetest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -22,10 +24,7 @@ import (
 // Slow: a VM starts, and in it namespaces, endpoints and an agent.
 func TestScenarios(t *testing.T) {
 	vmrun := need.VM(t)
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(filepath.Abs("../.."))(t)
 	ironvip := os.Getenv("IRONVIP_BIN")
 	if ironvip == "" {
 		t.Fatal("IRONVIP_BIN is not set: run `make system`, or set it to the built binary's absolute path")
@@ -52,12 +51,8 @@ func TestScenarios(t *testing.T) {
 			var out bytes.Buffer
 			both := io.MultiWriter(t.Output(), &out)
 			cmd.Stdout, cmd.Stderr = both, both
-			if err := cmd.Run(); err != nil {
-				t.Fatalf("in the VM: %v", err)
-			}
-			if !strings.Contains(out.String(), "--- PASS: "+name) {
-				t.Error("it did not run")
-			}
+			must.Succeed(t, cmd.Run(), "in the VM")
+			expect.Contains(t, out.String(), "--- PASS: "+name, "it did not run")
 		})
 	}
 }

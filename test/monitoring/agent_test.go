@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/test/exclusive"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
@@ -42,18 +43,14 @@ func TestAlertFires(t *testing.T) {
 	// The alert of the file waits for two minutes. This copy fires at once.
 	text := read(t, rules)
 	begin := strings.Index(text, "- alert: IronvipAgentDown\n")
-	if begin < 0 {
-		t.Fatal("no alert IronvipAgentDown")
-	}
+	must.AtLeast(t, begin, 0, "no alert IronvipAgentDown")
 	server := startPrometheus(t, listen, text[:begin]+strings.Replace(text[begin:], "for: 2m", "for: 0s", 1))
 	server.until(t, "Prometheus reads the agent", `up{job="ironvip"} == 1 and on () ironvip_service_usable_backends{service="web"} == 3`,
 		func(f []sample) bool { return len(f) == 1 })
 	if firing, err := server.query(t.Context(), `ALERTS{alertstate="firing"}`); err != nil || len(firing) > 0 {
 		t.Errorf("alerts of an agent without faults: %v %v", firing, err)
 	}
-	if err := agent.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, agent.Stop())
 	server.until(t, "the alert fires", `ALERTS{alertstate="firing"}`, func(f []sample) bool {
 		return len(f) == 1 && f[0].Metric["alertname"] == "IronvipAgentDown" && f[0].Metric["severity"] == "critical"
 	})
@@ -76,10 +73,7 @@ func TestMetricsAreClean(t *testing.T) {
 		}
 		return nil
 	})
-	body, err := get(t.Context(), "http://"+a.listen+"/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(get(t.Context(), "http://"+a.listen+"/metrics"))(t)
 	page := read(t, metrics)
 	for _, family := range regexp.MustCompile(`(?m)^# TYPE (ironvip_\w+) (\w+)$`).FindAllStringSubmatch(string(body), -1) {
 		if !strings.Contains(page, fmt.Sprintf("\n| `%s` | %s |", family[1], family[2])) {

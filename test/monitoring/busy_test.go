@@ -15,7 +15,9 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/ironvip/ironvip/test/accept"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -74,28 +76,14 @@ ports = [ { port = %[1]d } ]
 func startBusyAgent(t *testing.T) *busyAgent {
 	t.Helper()
 	dir, ports := t.TempDir(), freeport.Reserve(t, nil, loopback)
-	backend, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	backend := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { backend.Close() })
-	go func() {
-		for {
-			c, err := backend.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
+	accept.Each(backend, func(c net.Conn) {
+		_, _ = io.Copy(c, c)
+	})
 	a := &busyAgent{listen: fmt.Sprintf("127.0.0.1:%d", ports[1]), dns: fmt.Sprintf("127.0.0.1:%d", ports[2]), backend: backend.Addr().(*net.TCPAddr).Port,
 		web: fmt.Sprintf("127.97.33.1:%d", ports[3]), empty: fmt.Sprintf("127.97.33.2:%d", ports[3])}
-	if err := os.Mkdir(filepath.Join(dir, "services.d"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(filepath.Join(dir, "services.d"), 0o700))
 	write(t, filepath.Join(dir, "ironvip.toml"), fmt.Sprintf(agentConfig, dir, ports[1], ports[2]))
 	write(t, filepath.Join(dir, "services.d", "all.toml"), fmt.Sprintf(agentServices, ports[3], a.backend, ports[4]))
 	if out, err := exec.CommandContext(t.Context(), ironvip(t), "config", "validate", dir).CombinedOutput(); err != nil {

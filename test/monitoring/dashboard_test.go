@@ -7,10 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -34,12 +38,8 @@ type panel struct {
 
 func readDashboard(t *testing.T) (d dashboard) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(read(t, "../../configs/grafana/ironvip.json")), &d); err != nil {
-		t.Fatal(err)
-	}
-	if len(d.Panels) == 0 {
-		t.Fatal("no panels")
-	}
+	must.Succeed(t, json.Unmarshal([]byte(read(t, "../../configs/grafana/ironvip.json")), &d))
+	must.True(t, len(d.Panels) > 0, "no panels")
 	return d
 }
 
@@ -71,9 +71,7 @@ func TestDashboardIsComplete(t *testing.T) {
 			t.Errorf("panel %q lacks a title, a description or a query", p.Title)
 		}
 		for _, q := range p.Targets {
-			if q.Datasource.UID != "${datasource}" {
-				t.Errorf("panel %s has the data source %q", p.Title, q.Datasource.UID)
-			}
+			expect.Equal(t, q.Datasource.UID, "${datasource}", "panel %s has the data source", p.Title)
 			if !strings.Contains(q.Expr, `job=~"$job",instance=~"$instance"`) && !strings.Contains(q.Expr, "ALERTS{") {
 				t.Errorf("panel %s: %s doesn't select the job and host", p.Title, q.Expr)
 			}
@@ -129,4 +127,60 @@ func (p *prometheus) hasData(ctx context.Context, expr, label string) (bool, err
 		}
 	}
 	return false, err
+}
+
+const (
+	folder    = "../../configs/prometheus"
+	rules     = folder + "/ironvip.rules.yml"
+	metrics   = "../../docs/metrics.md"
+	ruleTests = folder + "/ironvip_test.yml"
+)
+
+// Each alert fires, and does not fire, in a test of promtool.
+//
+// Slow: promtool evaluates hours of each alert.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	promtool := need.Daemon(t, "promtool")
+	for _, args := range [][]string{{"check", "rules", "ironvip.rules.yml"}, {"test", "rules", "ironvip_test.yml"}} {
+		cmd := exec.CommandContext(t.Context(), promtool, args...)
+		cmd.Dir = folder
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	tests := read(t, ruleTests)
+	alerts := regexp.MustCompile(`(?m)^ +- alert: (\w+)$`).FindAllStringSubmatch(read(t, rules), -1)
+	must.True(t, len(alerts) > 0, "no alerts")
+	for _, alert := range alerts {
+		for _, what := range []string{" fires\n", " does not fire\n"} {
+			if !strings.Contains(tests, "- name: "+alert[1]+what) {
+				t.Errorf("no test that %s%s", alert[1], what)
+			}
+		}
+	}
+}
+
+// Every metric of the rules is in the reference, which is made from the code.
+func TestRulesNameMetrics(t *testing.T) {
+	page := read(t, metrics)
+	for _, name := range regexp.MustCompile(`\bironvip_\w+`).FindAllString(withoutComments(read(t, rules)), -1) {
+		expect.Contains(t, page, "\n| `"+name+"` |", "no metric %s", name)
+	}
+}
+
+// Every reason of a refusal is one of the proxy. A test of the proxy compares them with its page.
+func TestRulesNameReasons(t *testing.T) {
+	page := read(t, "../../docs/proxy.md")
+	found := regexp.MustCompile(`reason=~?"([a-z_|]+)"`).FindAllStringSubmatch(read(t, rules)+read(t, ruleTests), -1)
+	must.True(t, len(found) > 0, "no reasons")
+	for _, labels := range found {
+		for reason := range strings.SplitSeq(labels[1], "|") {
+			expect.Contains(t, page, "\n| `"+reason+"` |", "docs/proxy.md has no reason %s", reason)
+		}
+	}
+}
+
+func withoutComments(yaml string) string {
+	return regexp.MustCompile(`(?m)^\s*#.*$`).ReplaceAllString(yaml, "")
 }

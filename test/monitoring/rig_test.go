@@ -16,7 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
@@ -31,9 +33,8 @@ func ironvip(t *testing.T) string {
 	if bin == "" {
 		bin = "../../bin/ironvip"
 	}
-	if _, err := os.Stat(bin); err != nil {
-		t.Fatalf("%v: run make build, or set IRONVIP_BIN", err)
-	}
+	_, err := os.Stat(bin)
+	must.Succeed(t, err, "run make build, or set IRONVIP_BIN")
 	return bin
 }
 
@@ -41,13 +42,9 @@ func ironvip(t *testing.T) string {
 func start(t *testing.T, bin string, args ...string) *process.Process {
 	t.Helper()
 	p := process.New(bin, filepath.Join(t.TempDir(), "log"), nil, args...)
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Start())
 	t.Cleanup(func() {
-		if err := p.Stop(); err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, p.Stop())
 		if t.Failed() {
 			t.Logf("%s wrote\n%s", filepath.Base(bin), p.LogEnd(4000))
 		}
@@ -57,18 +54,13 @@ func start(t *testing.T, bin string, args ...string) *process.Process {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(path))(t)
 	return string(text)
 }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // get returns the body of a response with the status 200.

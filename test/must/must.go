@@ -41,6 +41,14 @@ func SameList[V comparable](t T, got, want []V, about ...any) {
 	}
 }
 
+// NoDiff ends the test at a difference of two values, as cmp.Diff(want, got) returns it.
+func NoDiff(t T, diff string, about ...any) {
+	t.Helper()
+	if diff != "" {
+		t.Fatal(expect.Difference(diff, about))
+	}
+}
+
 // Empty ends the test unless a list, a map, a channel or a text has no elements.
 func Empty(t T, got any, about ...any) {
 	t.Helper()

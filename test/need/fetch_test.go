@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // Missing packages are installed by every shell that a script may use, including packages that dpkg
@@ -29,9 +32,7 @@ echo done`
 		"dpkg-query": "printf 'ii here un half '; exit 1", // as for an unknown package
 		"apt-get":    "exit 1",
 	} {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+does+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+does+"\n"), 0o755))
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	for _, shell := range []string{"bash -euo pipefail", "sh -eu"} {
@@ -77,9 +78,7 @@ idle_packages here new && echo done`
 		"systemctl":  `echo "systemctl $*"`,
 		"apt-get":    "exit 1",
 	} {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+does+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+does+"\n"), 0o755))
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	policy := filepath.Join(bin, "policy-rc.d")
@@ -92,12 +91,10 @@ idle_packages here new && echo done`
 		} {
 			command := append(strings.Fields(shell), "-c", fmt.Sprintf(script, test.outcome))
 			out, _ := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput()
-			if got := strings.Join(strings.Split(strings.TrimSpace(string(out)), "\n"), ", "); got != test.want {
-				t.Errorf("%s: an installation that %s: %q, want %q", shell, test.outcome, got, test.want)
-			}
-			if _, err := os.Stat(policy); err == nil {
-				t.Errorf("%s: an installation that %s leaves its policy", shell, test.outcome)
-			}
+			got := strings.Join(strings.Split(strings.TrimSpace(string(out)), "\n"), ", ")
+			expect.Equal(t, got, test.want, "%s: an installation that %s", shell, test.outcome)
+			_, err := os.Stat(policy)
+			expect.True(t, err != nil, "%s: an installation that %s leaves its policy", shell, test.outcome)
 		}
 	}
 }

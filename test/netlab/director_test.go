@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
@@ -17,10 +18,7 @@ func TestSecondDirector(t *testing.T) {
 	b := l.Backends[1]
 	for _, v := range []struct{ client, backend netip.Addr }{{l.Client.Addr4, b.Addr4}, {l.Client.Addr6, b.Addr6}} {
 		at := b.Serve("tcp", netip.AddrPortFrom(v.backend, 0))
-		c, err := l.Client.Dial("tcp", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(l.Client.Dial("tcp", at))(t)
 		if a, err := c.Ask(); err != nil || a.Name != b.Name {
 			t.Fatal(a, err)
 		}

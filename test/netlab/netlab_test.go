@@ -16,15 +16,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
 func namespace(t *testing.T) string {
 	t.Helper()
-	ns, err := os.Readlink("/proc/thread-self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := must.Get(os.Readlink("/proc/thread-self/ns/net"))(t)
 	return ns
 }
 
@@ -41,12 +40,8 @@ func TestEveryNodeReachesEveryOther(t *testing.T) {
 				at := server.Serve(network, netip.AddrPortFrom(addr, 0))
 				for _, client := range nodes {
 					a, err := client.Ask(network, at)
-					if err != nil {
-						t.Fatalf("%s asks %s at %s %v: %v", client.Name, server.Name, network, at, err)
-					}
-					if a.Name != server.Name {
-						t.Errorf("%s asks %s: answer from %s", client.Name, server.Name, a.Name)
-					}
+					must.Succeed(t, err, "%s asks %s at %s %v", client.Name, server.Name, network, at)
+					expect.Equal(t, a.Name, server.Name, "%s asks %s: answer from", client.Name, server.Name)
 					if client != server && client != l.Director && a.Client.Addr() != client.Addr4 && a.Client.Addr() != client.Addr6 {
 						t.Errorf("%s saw %s as %v", server.Name, client.Name, a.Client)
 					}
@@ -68,10 +63,7 @@ func TestEveryNodeReachesEveryOther(t *testing.T) {
 func TestConnectionsStayAndEnd(t *testing.T) {
 	l := netlab.New(t)
 	at := l.Backends[0].Serve("tcp", netip.AddrPortFrom(l.Backends[0].Addr4, 80))
-	c, err := l.Client.Dial("tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(l.Client.Dial("tcp", at))(t)
 	for range 3 {
 		a, err := c.Ask()
 		if err != nil || a.Name != "backend1" || a.Client.String() != c.LocalAddr().String() {
@@ -94,10 +86,7 @@ func TestHTTPThroughALab(t *testing.T) {
 	defer srv.Close()
 	tr := &http.Transport{DialContext: l.Client.DialContext}
 	defer tr.CloseIdleConnections()
-	resp, err := (&http.Client{Transport: tr}).Get("http://" + at.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get((&http.Client{Transport: tr}).Get("http://" + at.String()))(t)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil || !strings.HasPrefix(string(body), "["+l.Client.Addr6.String()+"]:") {
@@ -110,25 +99,19 @@ func TestDoPutsTheThreadBack(t *testing.T) {
 	home := namespace(t)
 	l.Client.Do(func() {
 		client := namespace(t)
-		if client == home {
-			t.Error("Do stayed at home")
-		}
+		expect.True(t, client != home, "Do stayed at home")
 		l.Director.Do(func() {
 			if ns := namespace(t); ns == client || ns == home {
 				t.Error("nested Do stayed")
 			}
 		})
-		if namespace(t) != client {
-			t.Error("nested Do didn't come back")
-		}
+		expect.Equal(t, namespace(t), client, "nested Do didn't come back")
 		out, err := exec.Command("ip", "-4", "-o", "addr", "show", "dev", "eth0").Output()
 		if err != nil || !strings.Contains(string(out), l.Client.Addr4.String()) {
 			t.Errorf("a program in Do: %s, %v", out, err)
 		}
 	})
-	if namespace(t) != home {
-		t.Error("Do didn't come back")
-	}
+	expect.Equal(t, namespace(t), home, "Do didn't come back")
 	func() {
 		defer func() {
 			if recover() == nil || namespace(t) != home {
@@ -142,18 +125,13 @@ func TestDoPutsTheThreadBack(t *testing.T) {
 		defer func() { done <- namespace(t) }()
 		l.Client.Do(runtime.Goexit) // as t.Fatal does
 	}()
-	if <-done != home {
-		t.Error("a goroutine that ended in Do didn't come back")
-	}
+	expect.Equal(t, <-done, home, "a goroutine that ended in Do didn't come back")
 }
 
 // held counts the namespaces and sockets that this process holds open.
 func held(t *testing.T) (n int) {
 	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir("/proc/self/fd"))(t)
 	for _, e := range entries {
 		target, _ := os.Readlink("/proc/self/fd/" + e.Name()) // gone: the directory's own
 		if strings.HasPrefix(target, "net:[") || strings.HasPrefix(target, "socket:[") {
@@ -175,12 +153,9 @@ func TestNothingIsLeft(t *testing.T) {
 			}
 		})
 	}
-	if after := held(t); after > before {
-		t.Errorf("%d namespaces and sockets were open before, %d are now", before, after)
-	}
-	if namespace(t) != home {
-		t.Error("not at home")
-	}
+	after := held(t)
+	expect.AtMost(t, after, before, "%d namespaces and sockets were open before, %d are now", before, after)
+	expect.Equal(t, namespace(t), home, "not at home")
 	if ifs, err := net.Interfaces(); err != nil {
 		t.Error(err)
 	} else {
@@ -200,10 +175,7 @@ func TestHeldAddressesAndNodesHere(t *testing.T) {
 	l.Client.Holds(held)
 	l.Director.Via(held, l.Client.Addr4)
 	at := l.Backends[0].Serve("tcp", netip.AddrPortFrom(l.Backends[0].Addr4, 0))
-	c, err := l.Client.DialFrom("tcp", netip.MustParseAddr("10.78.0.9"), at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(l.Client.DialFrom("tcp", netip.MustParseAddr("10.78.0.9"), at))(t)
 	if a, err := c.Ask(); err != nil || a.Client.Addr().String() != "10.78.0.9" {
 		t.Errorf("a held address is seen as %v, %v", a, err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -31,9 +32,7 @@ func TestTake(t *testing.T) {
 	}
 	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "other"}
 	veth.Name = "taken"
-	if err := lab.Director.Netlink.LinkAdd(veth); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, lab.Director.Netlink.LinkAdd(veth))
 	lab.Director.AddAddr("taken", netip.MustParsePrefix("10.9.0.1/24"))
 	lab.Director.AddAddr("taken", netip.MustParsePrefix("fd09::1/64"))
 	if !has(lab.Director) {

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -36,9 +38,7 @@ func (b *built) get(t *testing.T, write func(dir string) error) string {
 			b.err = write(b.dir)
 		}
 	})
-	if b.err != nil {
-		t.Fatal(b.err)
-	}
+	must.Succeed(t, b.err)
 	return b.dir
 }
 
@@ -86,10 +86,7 @@ func script(tree, program string, args []string, env ...string) error {
 // repository returns the root of this repository.
 func repository(t *testing.T) string {
 	t.Helper()
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(filepath.Abs("../.."))(t)
 	return root
 }
 
@@ -120,20 +117,14 @@ func rpm(t *testing.T, arch string) string {
 
 // The packages are for two formats and the processors of archs, and nothing else is written.
 func TestPackageFiles(t *testing.T) {
-	entries, err := os.ReadDir(packages(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(packages(t)))(t)
 	for _, arch := range archs {
 		for _, path := range []string{deb(t, arch), rpm(t, arch)} {
-			if _, err := os.Stat(path); err != nil {
-				t.Error(err)
-			}
+			_, err := os.Stat(path)
+			expect.Succeed(t, err)
 		}
 	}
-	if len(entries) != 2*len(archs) {
-		t.Errorf("%d files: %v", len(entries), entries)
-	}
+	expect.Len(t, entries, 2*len(archs), "files")
 }
 
 // A second build makes the same bytes, in another folder, with other times and permissions of its
@@ -166,9 +157,7 @@ func repositoryFiles(t *testing.T) []string {
 func copyTree(t *testing.T, to string) {
 	t.Helper()
 	from := repository(t)
-	if err := os.Symlink(filepath.Join(from, ".cache"), filepath.Join(to, ".cache")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Symlink(filepath.Join(from, ".cache"), filepath.Join(to, ".cache")))
 	for _, name := range repositoryFiles(t) {
 		info, err := os.Lstat(filepath.Join(from, name))
 		if err != nil || !info.Mode().IsRegular() { // deleted, or a link
@@ -181,18 +170,13 @@ func copyTree(t *testing.T, to string) {
 		if err == nil {
 			err = os.WriteFile(filepath.Join(to, name), text, fs.FileMode(0o600|info.Mode()&0o100))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 }
 
 func digest(t *testing.T, path string) [sha256.Size]byte {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(path))(t)
 	return sha256.Sum256(b)
 }
 

@@ -15,6 +15,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // files are the modes and paths of what every package installs, except manual pages.
@@ -79,9 +82,7 @@ func checkFiles(t *testing.T, got []string, others ...string) {
 	byPath := func(a, b string) int { return strings.Compare(a[11:], b[11:]) }
 	slices.SortFunc(want, byPath)
 	slices.SortFunc(got, byPath)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("files (-want +got):\n%s", diff)
-	}
+	expect.NoDiff(t, cmp.Diff(want, got), "files")
 }
 
 // fields are lines "NAME: VALUE".
@@ -120,12 +121,8 @@ func TestDeb(t *testing.T) {
 			"Maintainer": "ironvip maintainers <ironvip@users.noreply.github.com>", "License": "NOASSERTION",
 			"Homepage": "https://github.com/ironvip/ironvip", "Description": "virtual IPs for services",
 		}
-		if diff := cmp.Diff(want, tags); diff != "" {
-			t.Errorf("%s: control (-want +got):\n%s", arch, diff)
-		}
-		if !strings.Contains(control, "services\n ironvip gives each service") {
-			t.Errorf("description of the .deb:\n%s", control)
-		}
+		expect.NoDiff(t, cmp.Diff(want, tags), "%s: control", arch)
+		expect.Contains(t, control, "services\n ironvip gives each service", "description of the .deb:\n")
 		info := t.TempDir()
 		output(t, "dpkg-deb", "--control", path, info)
 		if text, err := os.ReadFile(filepath.Join(info, "conffiles")); err != nil || strings.TrimSpace(string(text)) != "/etc/polkit-1/rules.d/50-ironvip.rules" {
@@ -149,9 +146,7 @@ func TestRPM(t *testing.T) {
 		var got []string
 		for _, line := range lines(query(`[%{FILEMODES:perms} %{FILENAMES} %{FILEUSERNAME}:%{FILEGROUPNAME}\n]`)) {
 			name, owner, _ := strings.Cut(line[11:], " ")
-			if owner != "root:root" {
-				t.Errorf("%s: owner of %s", arch, line)
-			}
+			expect.Equal(t, owner, "root:root", "%s: owner of %s", arch, line)
 			got = append(got, line[:11]+name)
 		}
 		checkFiles(t, got, "-rw-r--r-- /usr/share/zsh/site-functions/_ironvip")
@@ -166,9 +161,7 @@ func TestRPM(t *testing.T) {
 			t.Errorf("description of the .rpm:\n%s", text)
 		}
 		requires := slices.DeleteFunc(lines(output(t, "rpm", "-qp", "--requires", path)), func(s string) bool { return strings.HasPrefix(s, "rpmlib(") })
-		if diff := cmp.Diff([]string{"systemd"}, slices.Compact(requires)); diff != "" {
-			t.Errorf("requirements (-want +got):\n%s", diff)
-		}
+		expect.NoDiff(t, cmp.Diff([]string{"systemd"}, slices.Compact(requires)), "requirements")
 		if got := lines(query(`[%{FILEFLAGS:fflags} %{FILENAMES}\n]`)); !slices.Contains(got, "cn /etc/polkit-1/rules.d/50-ironvip.rules") {
 			t.Errorf("flags of files: %s", got)
 		}
@@ -188,10 +181,7 @@ func checkInstalled(t *testing.T, root, arch string) {
 	t.Helper()
 	for _, program := range []string{"/usr/bin/ironvip", "/usr/libexec/ironvip/ironvip-announcer", "/usr/libexec/ironvip/ironvip-proxy"} {
 		unit := filepath.Base(program)
-		f, err := elf.Open(root + program)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(elf.Open(root + program))(t)
 		if want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[arch]; f.Machine != want {
 			t.Errorf("%s is for %s, want %s", program, f.Machine, want)
 		}
@@ -199,10 +189,7 @@ func checkInstalled(t *testing.T, root, arch string) {
 			t.Errorf("%s needs %v (%v)", program, libraries, err)
 		}
 		f.Close()
-		text, err := os.ReadFile(root + "/usr/lib/systemd/system/" + unit + ".service")
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(root + "/usr/lib/systemd/system/" + unit + ".service"))(t)
 		for _, setting := range regexp.MustCompile(`(?m)^Exec[A-Za-z]+=(\S+)`).FindAllSubmatch(text, -1) {
 			if used := string(setting[1]); used != program && used != "/bin/sh" {
 				t.Errorf("%s of %s: the program is %s", setting[0], unit, program)
@@ -213,43 +200,28 @@ func checkInstalled(t *testing.T, root, arch string) {
 		}
 	}
 	if arch == hostArch(t) {
-		if got := output(t, root+"/usr/bin/ironvip", "version"); !strings.Contains(got, version) {
-			t.Errorf("the version is %q", got)
-		}
+		expect.Contains(t, output(t, root+"/usr/bin/ironvip", "version"), version, "the version")
 	}
 	for path, want := range map[string]string{
 		"/usr/share/man/man1/ironvip.1.gz":       "ironvip",
 		"/usr/share/man/man5/ironvip.toml.5.gz":  "state_dir",
 		"/usr/share/doc/ironvip/CHANGELOG.md.gz": "# Changelog",
 	} {
-		if text := gunzip(t, root+path); !strings.Contains(text, want) {
-			t.Errorf("%s lacks %q", path, want)
-		}
+		expect.Contains(t, gunzip(t, root+path), want, "%s lacks", path)
 	}
 	for path, want := range map[string]string{
 		"/usr/share/bash-completion/completions/ironvip":    "ironvip",
 		"/usr/share/fish/vendor_completions.d/ironvip.fish": "ironvip",
 	} {
-		if text, err := os.ReadFile(root + path); err != nil || !strings.Contains(string(text), want) {
-			t.Errorf("%s lacks %q (%v)", path, want, err)
-		}
+		expect.Contains(t, string(must.Get(os.ReadFile(root+path))(t)), want, "%s lacks", path)
 	}
 }
 
 func gunzip(t *testing.T, path string) string {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Open(path))(t)
 	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := must.Get(gzip.NewReader(f))(t)
+	b := must.Get(io.ReadAll(z))(t)
 	return string(b)
 }

@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // An upgrade that fails leaves the former version running, and names the cause: a full disk while the
@@ -30,22 +33,16 @@ func TestDebUpgradeFails(t *testing.T) {
 	}
 	installed := func(what, version string) {
 		t.Helper()
-		if got := r.must("dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Version}", "ironvip"); !strings.HasPrefix(got, "ii "+version) {
-			t.Errorf("%s: the package is %q, want %s", what, got, version)
-		}
-		if got := r.must("ironvip", "version"); !strings.Contains(got, "v"+version) {
-			t.Errorf("%s: the program is of %s", what, got)
-		}
+		got := r.must("dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Version}", "ironvip")
+		expect.True(t, strings.HasPrefix(got, "ii "+version), "%s: the package is %q, want %s", what, got, version)
+		expect.Contains(t, r.must("ironvip", "version"), "v"+version, "%s: the program is of", what)
 	}
 
 	// The agent fits on the disk and the other programs do not, so the new files are there in part.
 	const full = "/usr/libexec/ironvip"
 	size := int64(1 << 20)
 	for _, program := range []string{"/ironvip-announcer", "/ironvip-proxy"} {
-		info, err := os.Stat(r.path(full + program))
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(os.Stat(r.path(full + program)))(t)
 		size += info.Size()
 	}
 	outside := func(args ...string) {
@@ -65,18 +62,15 @@ func TestDebUpgradeFails(t *testing.T) {
 	checkNoChange(t, "a full disk", r.calls())
 	goesOn("a full disk")
 	installed("a full disk", "1.1.0")
-	if left := r.must("find", "/usr/bin", full, "-name", "*.dpkg-*"); left != "" {
-		t.Errorf("a full disk: files of the new version stay: %s", left)
-	}
+	left := r.must("find", "/usr/bin", full, "-name", "*.dpkg-*")
+	expect.Equal(t, left, "", "a full disk: files of the new version stay")
 	outside("umount", disk)
 
 	// The new version is installed, and can't start.
 	const goOn = "ironvip: the former version goes on: fix the cause, then run 'systemctl restart ironvip'\n"
 	r.write("/run/check-fails", "")
 	text := r.must("dpkg", "-i", newDeb(t))
-	if !strings.Contains(text, "error: the state file is damaged\n"+goOn) {
-		t.Errorf("an agent that can't start: %s", text)
-	}
+	expect.Contains(t, text, "error: the state file is damaged\n"+goOn, "an agent that can't start")
 	checkNoChange(t, "an agent that can't start", r.calls())
 	goesOn("an agent that can't start")
 	installed("an agent that can't start", "1.2.3")

@@ -15,7 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"gopkg.in/yaml.v3"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/kubetest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -42,9 +44,7 @@ func TestImage(t *testing.T) {
 			Created          string
 		}
 		text := output(t, "skopeo", "--override-arch", arch, "inspect", "oci:"+dir+":"+version)
-		if err := json.Unmarshal([]byte(text), &info); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal([]byte(text), &info))
 		if info.Architecture != arch || info.Os != "linux" || len(info.Layers) != 1 || info.Created != "2026-01-01T00:00:00Z" || info.Labels["org.opencontainers.image.version"] != version {
 			t.Errorf("%s: %s", arch, text)
 		}
@@ -52,9 +52,7 @@ func TestImage(t *testing.T) {
 			Config struct{ Entrypoint, Cmd []string }
 		}
 		text = output(t, "skopeo", "--override-arch", arch, "inspect", "--config", "oci:"+dir+":"+version)
-		if err := json.Unmarshal([]byte(text), &config); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal([]byte(text), &config))
 		if diff := cmp.Diff([]string{"/usr/bin/ironvip", "agent", "--config", "/etc/ironvip"}, append(config.Config.Entrypoint, config.Config.Cmd...)); diff != "" {
 			t.Errorf("%s: command (-want +got):\n%s", arch, diff)
 		}
@@ -63,9 +61,7 @@ func TestImage(t *testing.T) {
 		output(t, "skopeo", "--insecure-policy", "--override-arch", arch, "copy", "oci:"+dir+":"+version, "dir:"+files)
 		output(t, "tar", "-xzf", filepath.Join(files, strings.TrimPrefix(info.Layers[0], "sha256:")), "-C", root)
 		if arch == hostArch(t) {
-			if got := output(t, "chroot", root, "/usr/bin/ironvip", "version"); !strings.Contains(got, version) {
-				t.Errorf("the version is %q", got)
-			}
+			expect.Contains(t, output(t, "chroot", root, "/usr/bin/ironvip", "version"), version, "the version")
 			for _, program := range []string{"ironvip-announcer", "ironvip-proxy"} {
 				if got := output(t, "chroot", root, "/usr/libexec/ironvip/"+program, "--version"); strings.TrimSpace(got) != version {
 					t.Errorf("the version of %s is %q", program, got)
@@ -118,9 +114,7 @@ func TestSecondImageIsIdentical(t *testing.T) {
 		return all.String()
 	}
 	second := filepath.Join(t.TempDir(), "image")
-	if err := writeImage(t, second, "TZ=Asia/Tokyo"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, writeImage(t, second, "TZ=Asia/Tokyo"))
 	if a, b := digests(image(t)), digests(second); a != b || a == "" {
 		t.Errorf("two images differ:\n%s\n%s", a, b)
 	}
@@ -131,10 +125,7 @@ func TestDaemonSet(t *testing.T) {
 	cluster := kubetest.Start(t, kubetest.Options{})
 	var all strings.Builder
 	for _, name := range []string{"clusterrole.yaml", "daemonset.yaml"} {
-		text, err := os.ReadFile(filepath.Join(repository(t), "configs/kubernetes", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(filepath.Join(repository(t), "configs/kubernetes", name)))(t)
 		fmt.Fprintf(&all, "%s\n---\n", text)
 	}
 	cluster.Apply(t, all.String())
@@ -161,9 +152,7 @@ func TestDaemonSet(t *testing.T) {
 	cluster.Get(t, "/api/v1/namespaces/ironvip/configmaps/ironvip", &configMap)
 	dir := t.TempDir()
 	for name, text := range configMap.Data {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	output(t, filepath.Join(programs(t), hostArch(t), "ironvip"), "config", "validate", "--strict", dir)
 }

@@ -12,6 +12,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // A release has the packages, the changes, the modules and the checksums of all of them. A second one,
@@ -26,21 +29,13 @@ func TestRelease(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "release")
 	write := func(env ...string) string {
 		t.Helper()
-		if err := script(tree, "packaging/release.sh", []string{out}, append(env, "PROGRAMS="+programs(t))...); err != nil {
-			t.Fatal(err)
-		}
-		sums, err := os.ReadFile(filepath.Join(out, "SHA256SUMS"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, script(tree, "packaging/release.sh", []string{out}, append(env, "PROGRAMS="+programs(t))...))
+		sums := must.Get(os.ReadFile(filepath.Join(out, "SHA256SUMS")))(t)
 		return string(sums)
 	}
 	sums := write()
 	var names []string
-	entries, err := os.ReadDir(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(out))(t)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
@@ -49,9 +44,7 @@ func TestRelease(t *testing.T) {
 		want = append(want, filepath.Base(deb(t, arch)), filepath.Base(rpm(t, arch)), "ironvip-"+arch+".cdx.json", "ironvip-announcer-"+arch+".cdx.json", "ironvip-proxy-"+arch+".cdx.json")
 	}
 	slices.Sort(want)
-	if diff := cmp.Diff(want, names); diff != "" {
-		t.Errorf("files (-want +got):\n%s", diff)
-	}
+	expect.NoDiff(t, cmp.Diff(want, names), "files")
 	check := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", "SHA256SUMS")
 	check.Dir = out
 	if text, err := check.CombinedOutput(); err != nil || strings.Count(string(text), ": OK") != len(names)-1 {
@@ -68,9 +61,7 @@ func TestRelease(t *testing.T) {
 		}
 	}
 
-	if err := os.WriteFile(filepath.Join(out, "of-another-version"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(out, "of-another-version"), nil, 0o644))
 	again := lines(write("ARCHS=" + hostArch(t)))
 	if diff := cmp.Diff(slices.DeleteFunc(lines(sums), func(line string) bool { return !slices.Contains(again, line) }), again); diff != "" || len(again) != 7 {
 		t.Errorf("the second release differs (-first +second):\n%s\n%s", diff, sums)
@@ -80,10 +71,7 @@ func TestRelease(t *testing.T) {
 // checkModules compares a list of modules with those that Go has recorded in the program.
 func checkModules(t *testing.T, sbom, program string) {
 	t.Helper()
-	text, err := os.ReadFile(sbom)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(sbom))(t)
 	var list struct {
 		BOMFormat string
 		Metadata  struct {
@@ -91,9 +79,7 @@ func checkModules(t *testing.T, sbom, program string) {
 		}
 		Components []struct{ Name, Version string }
 	}
-	if err := json.Unmarshal(text, &list); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(text, &list))
 	if c := list.Metadata.Component; list.BOMFormat != "CycloneDX" || c.Name != "github.com/ironvip/ironvip" || c.Version != version {
 		t.Errorf("%s describes %q %+v", sbom, list.BOMFormat, c)
 	}

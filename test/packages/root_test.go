@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -52,32 +54,19 @@ func newRoot(t *testing.T, systemd bool) *root {
 	r.hold = exec.Command("unshare", "--mount", "--net", "sh", "-c", enter, "sh", dir, base, newer, older)
 	r.hold.Stderr = os.Stderr
 	r.hold.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	in, err := r.hold.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := r.hold.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.hold.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in := must.Get(r.hold.StdinPipe())(t)
+	out := must.Get(r.hold.StdoutPipe())(t)
+	must.Succeed(t, r.hold.Start())
 	t.Cleanup(func() {
 		in.Close()
-		if err := r.hold.Wait(); err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, r.hold.Wait())
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		t.Fatalf("namespaces: %q %v", line, err)
 	}
 	r.must("mv", "/usr/bin/systemctl", "/usr/bin/systemctl.real")
 	for fake, path := range map[string]string{"systemctl": "/usr/bin/systemctl", "ironvip": "/usr/sbin/ironvip"} {
-		text, err := os.ReadFile(filepath.Join("testdata", fake))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(filepath.Join("testdata", fake)))(t)
 		r.write(path, string(text))
 		r.must("chmod", "755", path)
 	}
@@ -123,23 +112,17 @@ func (r *root) write(path, text string) {
 	r.t.Helper()
 	cmd := r.command("sh", "-ec", `mkdir -p "$(dirname "$1")"; cat >"$1"`, "sh", path)
 	cmd.Stdin = strings.NewReader(text)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		r.t.Fatalf("%s: %v\n%s", path, err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	must.Succeed(r.t, err, "%s: %v\n%s", path, err, out)
 }
 
 // start starts a program that runs until the test or the returned function ends it.
 func (r *root) start(args ...string) (pid int, stop func()) {
 	r.t.Helper()
 	cmd := r.command(args...)
-	log, err := os.Create(filepath.Join(r.t.TempDir(), "log"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	log := must.Get(os.Create(filepath.Join(r.t.TempDir(), "log")))(r.t)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		r.t.Fatal(err)
-	}
+	must.Succeed(r.t, cmd.Start())
 	var stopped bool
 	stop = func() {
 		if stopped {
@@ -171,17 +154,14 @@ func (r *root) calls() []string {
 // kernelState makes a table that ironvip dataplane clean removes, and kernelStateStays reports whether it is there.
 func (r *root) kernelState() {
 	r.t.Helper()
-	if out, err := r.outside(need.Program(r.t, "nft"), "add", "table", "inet", "ironvip").CombinedOutput(); err != nil {
-		r.t.Fatalf("nft: %v\n%s", err, out)
-	}
+	out, err := r.outside(need.Program(r.t, "nft"), "add", "table", "inet", "ironvip").CombinedOutput()
+	must.Succeed(r.t, err, "nft: %v\n%s", err, out)
 }
 
 func (r *root) kernelStateStays() bool {
 	r.t.Helper()
 	out, err := r.outside(need.Program(r.t, "nft"), "list", "tables").CombinedOutput()
-	if err != nil {
-		r.t.Fatalf("nft: %v\n%s", err, out)
-	}
+	must.Succeed(r.t, err, "nft: %v\n%s", err, out)
 	return strings.Contains(string(out), "table inet ironvip")
 }
 

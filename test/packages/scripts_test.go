@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -54,17 +56,13 @@ const (
 // change nothing else.
 func checkRestart(t *testing.T, what string, calls []string, before ...string) {
 	t.Helper()
-	if got := changes(calls); !slices.Equal(got, slices.Concat([]string{"check"}, before, []string{restart})) {
-		t.Errorf("%s: %q", what, got)
-	}
+	expect.SameList(t, changes(calls), slices.Concat([]string{"check"}, before, []string{restart}), what)
 }
 
 // checkNoChange checks that calls change no process.
 func checkNoChange(t *testing.T, what string, calls []string) {
 	t.Helper()
-	if got := slices.DeleteFunc(changes(calls), func(c string) bool { return c == "check" }); len(got) > 0 {
-		t.Errorf("%s: %q", what, got)
-	}
+	expect.Empty(t, slices.DeleteFunc(changes(calls), func(c string) bool { return c == "check" }), what)
 }
 
 // changes are the calls that change a process, and the check before.
@@ -96,26 +94,20 @@ func TestDebScripts(t *testing.T) {
 	if calls := r.calls(); !has(calls, "start ironvip-proxy.socket") || !has(calls, "start ironvip.service") || !has(calls, "daemon-reload") || !has(calls, "restart systemd-modules-load.service") {
 		t.Errorf("installation: %q", calls)
 	}
-	if strings.Contains(text, "ironvip: ") {
-		t.Errorf("the installation warns: %s", text)
-	}
+	expect.False(t, strings.Contains(text, "ironvip: "), "the installation warns: %s", text)
 	if !r.exists(enabled) || !r.exists(enabledSocket) || r.exists("/run/units/ironvip.service") || r.exists(proxyUnit) {
 		t.Error("after the installation, the agent or the proxy's socket is not enabled, or the agent runs without a configuration")
 	}
 	if r.exists(strings.Replace(enabled, "ironvip.service", "ironvip-announcer.service", 1)) {
 		t.Error("after the installation, the announcer is enabled")
 	}
-	if user := r.must("getent", "passwd", "ironvip"); !strings.Contains(user, ":/var/lib/ironvip:") {
-		t.Errorf("user %s", user)
-	}
+	expect.Contains(t, r.must("getent", "passwd", "ironvip"), ":/var/lib/ironvip:", "user")
 
 	// With one, the agent runs. The announcer runs, too.
 	r.write("/etc/ironvip/ironvip.toml", config)
 	r.write(state, "leases")
 	r.must("systemctl", "start", "ironvip.service")
-	if !r.exists("/run/units/ironvip.service") {
-		t.Fatal("the agent does not start with a configuration")
-	}
+	must.True(t, r.exists("/run/units/ironvip.service"), "the agent does not start with a configuration")
 	announcer, stop := r.start("/usr/libexec/ironvip/ironvip-announcer", "--socket", "/tmp/announcer.sock")
 	wait.Until(t, "the announcer runs", func() bool { return r.exists("/tmp/announcer.sock") })
 	r.write("/run/units/ironvip-announcer.service", strconv.Itoa(announcer)+"\n")
@@ -135,9 +127,7 @@ func TestDebScripts(t *testing.T) {
 		if step.version != "v1.1.0" && !strings.Contains(text, "the former version of the announcer goes on: run 'systemctl restart ironvip-announcer'") {
 			t.Errorf("%s does not tell about the announcer: %s", step.what, text)
 		}
-		if got := r.must("ironvip", "version"); !strings.Contains(got, step.version) {
-			t.Errorf("after the %s, the version is %s", step.what, got)
-		}
+		expect.Contains(t, r.must("ironvip", "version"), step.version, "after the %s, the version", step.what)
 		if !r.kernelStateStays() || !r.exists(state) || !r.exists("/etc/ironvip/ironvip.toml") {
 			t.Errorf("the %s removes something", step.what)
 		}
@@ -180,16 +170,13 @@ func TestDebScripts(t *testing.T) {
 	if out, err := r.command("dpkg", "-r", "ironvip").CombinedOutput(); err == nil || !strings.Contains(string(out), "package not removed: end the agent or announcer that runs without its unit") {
 		t.Errorf("the removal beside a running agent: %v\n%s", err, out)
 	}
-	if status := r.must("dpkg-query", "-W", "-f", "${db:Status-Abbrev}", "ironvip"); status[1] != 'i' {
-		t.Errorf("after the refused removal, the package is %q", status)
-	}
+	status := r.must("dpkg-query", "-W", "-f", "${db:Status-Abbrev}", "ironvip")
+	expect.Equal(t, status[1], 'i', "after the refused removal, the package is %q", status)
 	if calls := r.calls(); !has(calls, "start ironvip.service") {
 		t.Errorf("the units don't start after the refused removal: %q", calls)
 	}
 	stop()
-	if !r.exists(state) {
-		t.Fatal("the agent has no state file")
-	}
+	must.True(t, r.exists(state), "the agent has no state file")
 
 	// The removal stops all units, and cleans the kernel. The rest stays.
 	r.kernelState()
@@ -206,9 +193,7 @@ func TestDebScripts(t *testing.T) {
 	if calls := r.calls(); !has(calls, "start ironvip.service") || slices.ContainsFunc(calls, func(c string) bool { return strings.HasPrefix(c, "preset") }) {
 		t.Errorf("installation after a removal: %q", calls)
 	}
-	if !r.exists("/run/units/ironvip.service") {
-		t.Error("the agent does not run after a removal and an installation")
-	}
+	expect.True(t, r.exists("/run/units/ironvip.service"), "the agent does not run after a removal and an installation")
 	// An upgrade after that is one.
 	r.must("dpkg", "-i", newDeb(t))
 	checkRestart(t, "upgrade after a removal", r.calls())
@@ -224,9 +209,8 @@ func TestDebScripts(t *testing.T) {
 
 	// Purge leaves the root as it was before.
 	r.must("dpkg", "--purge", "ironvip")
-	if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(r.tree(), "\n")); diff != "" {
-		t.Errorf("after the purge (-before +after):\n%s", diff)
-	}
+	diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(r.tree(), "\n"))
+	expect.NoDiff(t, diff, "after the purge (-before +after)")
 }
 
 // In a root where systemd does not run, as in an image that is built, the scripts touch neither
@@ -242,17 +226,12 @@ func TestDebScriptsWithoutSystemd(t *testing.T) {
 		t.Error("the agent or the proxy's socket is not enabled")
 	}
 	r.must("dpkg", "-r", "ironvip")
-	if calls := r.calls(); !slices.Equal(calls, []string{preset}) {
-		t.Errorf("calls without systemd: %q", calls)
-	}
-	if !r.kernelStateStays() {
-		t.Error("the removal changed the kernel")
-	}
+	expect.SameList(t, r.calls(), []string{preset}, "calls without systemd")
+	expect.True(t, r.kernelStateStays(), "the removal changed the kernel")
 	r.must("dpkg", "--purge", "ironvip")
 	want := strings.ReplaceAll(strings.ReplaceAll(before, "/etc/ironvip\n", ""), "/etc/ironvip/ironvip.toml\n", "")
-	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(r.tree(), "\n")); diff != "" {
-		t.Errorf("after the purge (-before +after):\n%s", diff)
-	}
+	diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(r.tree(), "\n"))
+	expect.NoDiff(t, diff, "after the purge (-before +after)")
 }
 
 // The installation warns of files of make install, which hide its own, but not of a masked unit.
@@ -263,13 +242,9 @@ func TestDebWarnsOfMakeInstall(t *testing.T) {
 	r.write("/usr/local/bin/ironvip", "#!/bin/sh\n")
 	text := r.must("dpkg", "-i", newDeb(t))
 	for _, want := range []string{"/etc/systemd/system/ironvip.service hides the unit", "/usr/local/bin/ironvip hides /usr/bin/ironvip"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in %s", want, text)
-		}
+		expect.Contains(t, text, want, "no %q in", want)
 	}
-	if strings.Contains(text, "ironvip-announcer.service hides") {
-		t.Errorf("a warning of a masked unit: %s", text)
-	}
+	expect.False(t, strings.Contains(text, "ironvip-announcer.service hides"), "a warning of a masked unit: %s", text)
 }
 
 // The same scripts, run by rpm.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -93,10 +94,7 @@ func peak(b *testing.B) int64 { b.Helper(); return status(b, "VmHWM:") }
 // status returns one line of this process's status, in bytes.
 func status(b *testing.B, name string) int64 {
 	b.Helper()
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		b.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("/proc/self/status"))(b)
 	for line := range strings.Lines(string(text)) {
 		var kb int64
 		if n, _ := fmt.Sscanf(line, name+" %d kB", &kb); n == 1 {

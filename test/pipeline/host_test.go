@@ -1,8 +1,6 @@
 package pipeline
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -14,7 +12,9 @@ import (
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -41,14 +41,9 @@ func join(t *testing.T, m *fleettest.Memory, name string) *host {
 	supervisor := sources.NewSupervisor(sources.Options{Resolver: h.Resolve, Services: h.Services, Statuses: table.New(clock, sources.KeyOfStatus, sources.SameStatus), Log: log})
 	supervisor.Add(rest.Type, rest.Type, h.source)
 	h.complete()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- supervisor.Run(ctx) }()
+	stop := scope.Go(t, supervisor.Run)
 	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("the sources ended with %v", err)
-		}
+		stop()
 		h.end()
 		h.Host.End()
 	})
@@ -114,7 +109,5 @@ func TestAChangeOfAFleetCostsTheSameAmongManyServices(t *testing.T) {
 	}
 	small, large := cost(100), cost(3_000)
 	t.Logf("%v allocations a change among 100 services, %v among 3,000", small, large)
-	if large > small*1.2 {
-		t.Errorf("%v allocations a change among 100 services, %v among 3,000", small, large)
-	}
+	expect.AtMost(t, large, small*1.2, "%v allocations a change among 100 services, %v among 3,000", small, large)
 }

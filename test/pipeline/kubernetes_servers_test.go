@@ -5,7 +5,6 @@ package pipeline
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"runtime"
@@ -25,6 +24,8 @@ import (
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/kubernetes"
 	"github.com/ironvip/ironvip/test/kubetest"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 )
 
 // fillCluster creates services of ten endpoints each, in the form of Kubernetes' controllers.
@@ -66,9 +67,7 @@ func fillCluster(b *testing.B, c *kubetest.Cluster, services int) {
 			return create(ctx, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", slice)
 		})
 	}
-	if err := group.Wait(); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, group.Wait())
 }
 
 // BenchmarkKubernetesFirstSync measures the time from nothing until the Target has 5,000 Services
@@ -79,10 +78,7 @@ func BenchmarkKubernetesFirstSync(b *testing.B) {
 	const services = 5000
 	c := kubetest.Start(b, kubetest.Options{})
 	fillCluster(b, c, services)
-	client, err := kubeclient.New(kubeclient.Config{Kubeconfig: c.Kubeconfig(b, "bench", kubetest.Masters)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	client := must.Get(kubeclient.New(kubeclient.Config{Kubeconfig: c.Kubeconfig(b, "bench", kubetest.Masters)}))(b)
 	b.Cleanup(client.CloseIdle)
 	timed := func(f func()) float64 {
 		runtime.GC()
@@ -113,10 +109,7 @@ func listAll(b *testing.B, client *kubeclient.Client, gv schema.GroupVersion, re
 		if err := client.REST(gv).Get().Resource(resource).VersionedParams(&options, client.Params()).Do(b.Context()).Into(into); err != nil {
 			b.Fatal(err)
 		}
-		page, err := meta.ListAccessor(into)
-		if err != nil {
-			b.Fatal(err)
-		}
+		page := must.Get(meta.ListAccessor(into))(b)
 		if options.Continue = page.GetContinue(); options.Continue == "" {
 			return
 		}
@@ -132,18 +125,10 @@ func firstSync(b *testing.B, client *kubeclient.Client, services int) (end func(
 	supervisor := sources.NewSupervisor(sources.Options{Resolver: l.Resolve, Services: l.Services, Statuses: table.New(clock, sources.KeyOfStatus, sources.SameStatus)})
 	supervisor.Add(kubernetes.Type, kubernetes.Type, source)
 	l.complete()
-	ctx, cancel := context.WithCancel(b.Context())
-	done := make(chan error, 1)
-	go func() { done <- supervisor.Run(ctx) }()
+	stop := scope.Go(b, supervisor.Run)
 	<-l.Loop.Synced()
 	if got := len(l.target.Have()); got != services {
 		b.Fatalf("the target has %d frontends of %d", got, services)
 	}
-	return func() {
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			b.Errorf("the supervisor ended with %v", err)
-		}
-		l.end()
-	}
+	return func() { stop(); l.end() }
 }

@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -23,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -123,9 +123,7 @@ func (c *catalogs) start(node string) {
 	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{h.Run, supervisor.Run} {
 		running.Go(func() {
-			if err := run(ctx); !errors.Is(err, context.Canceled) {
-				c.t.Errorf("a part of %s ended with %v", node, err)
-			}
+			expect.Is(c.t, run(ctx), context.Canceled, "a part of %s ended with", node)
 		})
 	}
 	h.end = sync.OnceFunc(func() { cancel(); running.Wait(); h.tree.End() })
@@ -211,9 +209,8 @@ func (c *catalogs) leads(when string) (all map[string]led) {
 			}
 		}
 		for name := range c.has[0] {
-			if _, ok := of[name]; !ok {
-				c.t.Errorf("%s: %s doesn't serve %s", when, node, name)
-			}
+			_, ok := of[name]
+			expect.True(c.t, ok, "%s: %s doesn't serve %s", when, node, name)
 		}
 		for name, one := range of {
 			if i := slices.IndexFunc([]int{0, 1}, func(i int) bool { return sourceOf(i) == one.Source }); i < 0 || c.has[i][name].weight != one.Weight {

@@ -4,12 +4,9 @@
 package pipeline
 
 import (
-	"context"
-	"errors"
 	"net/netip"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +15,8 @@ import (
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -46,9 +45,8 @@ func newLineOf(t testing.TB, n int, service func(l *line, i int) vip.Service) *l
 	}
 	l.complete()
 	<-l.Loop.Synced()
-	if got := l.target.Len(); got != n {
-		t.Fatalf("the target has %d frontends of %d", got, n)
-	}
+	got := l.target.Len()
+	must.Equal(t, got, n, "frontends of the target")
 	return l
 }
 
@@ -64,16 +62,7 @@ func newStages(t testing.TB, clock *table.Clock) *line {
 	target := reconciletest.NewPlane()
 	l := &line{target: target, Pipeline: pipeline.New(pipeline.Options{Tables: pipeline.NewTables(clock), Allocator: allocator, Plane: target, Resync: -1})}
 	l.complete = l.Services.Initializer()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- l.Run(ctx) }()
-	l.end = sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("the pipeline ended with %v", err)
-		}
-	})
-	t.Cleanup(l.end)
+	l.end = scope.Go(t, l.Run)
 	return l
 }
 

@@ -13,7 +13,9 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/test/accept"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -57,23 +59,11 @@ func BenchmarkProxyBesideProbes(b *testing.B) {
 
 // echo starts a server that sends back what it gets.
 func echo(b *testing.B, at string) netip.AddrPort {
-	l, err := net.Listen("tcp4", at)
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp4", at))(b)
 	b.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				io.Copy(c, c)
-			}()
-		}
-	}()
+	accept.Each(l, func(c net.Conn) {
+		io.Copy(c, c)
+	})
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
@@ -104,9 +94,7 @@ func requests(b *testing.B, at netip.AddrPort) (took []time.Duration) {
 	for range 400 {
 		began := <-tick.C
 		c, err := net.Dial("tcp", at.String())
-		if err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, err)
 		if _, err = c.Write([]byte("x")); err == nil {
 			_, err = c.Read(answer)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -37,8 +38,6 @@ func TestSizes(t *testing.T) {
 		"ipam.Holder":       {unsafe.Sizeof(ipam.Holder{}), 96},
 		"table.Row, beside": {unsafe.Sizeof(table.Row[vip.Service]{}) - unsafe.Sizeof(vip.Service{}), 8},
 	} {
-		if c.is != c.want {
-			t.Errorf("%s takes %d bytes, want %d", name, c.is, c.want)
-		}
+		expect.Equal(t, c.is, c.want, "%s takes %d bytes", name, c.is)
 	}
 }

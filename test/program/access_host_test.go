@@ -12,7 +12,9 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/test/authority"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -20,9 +22,7 @@ import (
 func (h *host) remote(addr, ca, token string, args ...string) result {
 	h.t.Helper()
 	file := filepath.Join(h.t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, os.WriteFile(file, []byte(token+"\n"), 0o600))
 	return command(h.t, append([]string{"--addr", addr, "--ca-file", ca, "--token-file", file}, args...)...)
 }
 
@@ -93,9 +93,7 @@ func TestUsersOnTheSocket(t *testing.T) {
 	h := newHost(t)
 	h.edit("ironvip.toml", "[dataplane]", "socket_mode = \"0666\"\ninsecure_socket = true\n[[api.role]]\nrole = \"viewer\"\nuser = \"nobody\"\n[[api.role]]\nrole = \"operator\"\ngroup = \"daemon\"\n[[api.role]]\nrole = \"admin\"\nuser = \"absent-user\"\n[dataplane]")
 	for _, dir := range []string{h.dir, filepath.Dir(h.dir)} {
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Chmod(dir, 0o755))
 	}
 	h.start()
 	h.status("WARN", "access", "user absent-user")
@@ -113,8 +111,6 @@ func TestUsersOnTheSocket(t *testing.T) {
 		{"a user without a rule reads nothing", games, nil, "service list", 7},
 	} {
 		r := h.as(c.uid, c.groups, append([]string{"--addr", "unix://" + filepath.Join(h.dir, "sock")}, strings.Fields(c.args)...)...)
-		if r.code != c.code {
-			t.Errorf("%s: exit %d, want %d:\n%s%s", c.name, r.code, c.code, r.stdout, r.stderr)
-		}
+		expect.Equal(t, r.code, c.code, "%s: exit %d, want %d:\n%s%s", c.name, r.code, c.code, r.stdout, r.stderr)
 	}
 }

@@ -23,6 +23,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/accept"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/logbuffer"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -30,9 +34,7 @@ import (
 func bin(t testing.TB) string {
 	t.Helper()
 	path := os.Getenv("IRONVIP_BIN")
-	if path == "" {
-		t.Fatal("IRONVIP_BIN is not set: run `make system`, or set it to the built binary's absolute path")
-	}
+	must.True(t, path != "", "IRONVIP_BIN is not set: run `make system`, or set it to the built binary's absolute path")
 	return path
 }
 
@@ -49,7 +51,7 @@ type host struct {
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
-	log  *lockedBuffer
+	log  *logbuffer.Buffer
 	done chan error
 }
 
@@ -66,9 +68,7 @@ func newHost(t testing.TB) *host {
 	h := &host{t: t, dir: t.TempDir(), pool: fmt.Sprintf("%s.%d", poolBase, lastPool)}
 	poolMu.Unlock()
 	h.config("")
-	if err := os.Mkdir(filepath.Join(h.dir, "services.d"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(filepath.Join(h.dir, "services.d"), 0o755))
 	t.Cleanup(func() {
 		h.stop()
 		if t.Failed() {
@@ -101,31 +101,20 @@ func (h *host) write(name, text string) {
 	h.t.Helper()
 	path := filepath.Join(h.dir, name)
 	tmp := filepath.Join(h.dir, ".tmp")
-	if err := os.WriteFile(tmp, []byte(text), 0o644); err != nil {
-		h.t.Fatal(err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, os.WriteFile(tmp, []byte(text), 0o644))
+	must.Succeed(h.t, os.Rename(tmp, path))
 }
 
 func (h *host) remove(name string) {
 	h.t.Helper()
-	if err := os.Remove(filepath.Join(h.dir, name)); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, os.Remove(filepath.Join(h.dir, name)))
 }
 
 // edit replaces a text that must exist in a file of the configuration.
 func (h *host) edit(name, from, to string) {
 	h.t.Helper()
-	text, err := os.ReadFile(filepath.Join(h.dir, name))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	if !bytes.Contains(text, []byte(from)) {
-		h.t.Fatalf("%s does not have %q", name, from)
-	}
+	text := must.Get(os.ReadFile(filepath.Join(h.dir, name)))(h.t)
+	must.True(h.t, bytes.Contains(text, []byte(from)), "%s does not have %q", name, from)
 	h.write(name, strings.ReplaceAll(string(text), from, to))
 }
 
@@ -141,7 +130,7 @@ func (h *host) launch() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.log == nil {
-		h.log = &lockedBuffer{}
+		h.log = &logbuffer.Buffer{}
 	}
 	h.cmd = exec.Command(bin(h.t), "agent", "--config", h.dir)
 	h.cmd.Stdout, h.cmd.Stderr = h.log, h.log
@@ -200,9 +189,8 @@ func (h *host) fails() string {
 		<-h.done
 		h.t.Errorf("the agent did not end within %s", maxWait)
 	}
-	if code := h.cmd.ProcessState.ExitCode(); code != 1 {
-		h.t.Errorf("the agent ended with exit code %d, want 1", code)
-	}
+	code := h.cmd.ProcessState.ExitCode()
+	expect.Equal(h.t, code, 1, "the agent ended with exit code %d, want 1", code)
 	h.cmd = nil
 	return h.log.String()
 }
@@ -280,22 +268,16 @@ func command(t testing.TB, args ...string) result {
 func (h *host) rest(method, path, body string, header ...string) (int, map[string]any) {
 	h.t.Helper()
 	req, err := http.NewRequestWithContext(h.t.Context(), method, "http://ironvip"+path, strings.NewReader(body))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	req.Header.Set("Content-Type", "application/json")
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
 	resp, err := h.http().Do(req)
-	if err != nil {
-		h.t.Fatalf("%s %s: %v", method, path, err)
-	}
+	must.Succeed(h.t, err, "%s %s", method, path)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		h.t.Fatalf("%s %s: %v", method, path, err)
-	}
+	must.Succeed(h.t, err, "%s %s", method, path)
 	tree := map[string]any{}
 	if len(text) > 0 {
 		if err := json.Unmarshal(text, &tree); err != nil {
@@ -349,9 +331,7 @@ func newBackend(t testing.TB, name string) *backend {
 func (b *backend) begin(t testing.TB) {
 	t.Helper()
 	b.addr = "127.0.0.1:0"
-	if err := b.listen(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.listen())
 	b.addr, b.port = b.l.Addr().String(), b.l.Addr().(*net.TCPAddr).Port
 	t.Cleanup(func() {
 		if b.l != nil {
@@ -375,15 +355,7 @@ func (b *backend) listen() error {
 		return err
 	}
 	b.l = l
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go b.serve(c)
-		}
-	}()
+	accept.Each(l, b.serve)
 	return nil
 }
 
@@ -443,9 +415,7 @@ func answered(t testing.TB, addr string, n int) map[string]int {
 	got := map[string]int{}
 	for range n {
 		name, err := who(addr)
-		if err != nil {
-			t.Fatalf("ask %s: %v", addr, err)
-		}
+		must.Succeed(t, err, "ask %s", addr)
 		got[name]++
 	}
 	return got
@@ -518,27 +488,6 @@ func (h *host) put(name string, backends ...*backend) string {
 	return status["vips"].([]any)[0].(string)
 }
 
-// lockedBuffer collects a process's output while tests read it.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	if l == nil {
-		return ""
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // status waits for a check of the node's status with this level, first word of its name, and text. It asks the API, because
 // a command for each attempt would cost a process.
 func (h *host) status(level, name, says string) {
@@ -593,9 +542,7 @@ func (h *host) explains(name string, says ...string) {
 func mentions(t *testing.T, what, text string, words ...string) {
 	t.Helper()
 	for _, w := range words {
-		if !strings.Contains(text, w) {
-			t.Errorf("%s: %q is not said:\n%s", what, w, text)
-		}
+		expect.Contains(t, text, w, "%s: %q is not said:\n", what, w)
 	}
 }
 
@@ -605,14 +552,9 @@ const nobody = 65534
 // publicDir returns a directory that every user may enter, unlike t.TempDir's.
 func publicDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "ironvip-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("", "ironvip-test-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(dir, 0o755))
 	return dir
 }
 
@@ -622,15 +564,11 @@ func publicDir(t testing.TB) string {
 func copyBinary(t testing.TB, to string) {
 	t.Helper()
 	data, err := os.ReadFile(bin(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	syscall.ForkLock.RLock()
 	err = os.WriteFile(to, data, 0o755)
 	syscall.ForkLock.RUnlock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if err := os.Chmod(to, 0o755); err != nil { // independent of the umask
 		t.Fatal(err)
 	}
@@ -639,10 +577,7 @@ func copyBinary(t testing.TB, to string) {
 // fill writes until the disk is full.
 func fill(t *testing.T, path string) {
 	t.Helper()
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Create(path))(t)
 	defer f.Close()
 	for chunk := make([]byte, 4096); ; {
 		if _, err := f.Write(chunk); err != nil {

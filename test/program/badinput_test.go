@@ -9,6 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/need"
 )
 
 // A failed start is reported with the path and a hint, also if another agent has the state or the socket, which is not
@@ -19,13 +23,8 @@ func TestNoStart(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
 	file := filepath.Join(h.dir, "file")
-	if err := os.WriteFile(file, []byte("a file\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte("a file\n"), 0o644))
+	busy := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer busy.Close()
 	other := newHost(t)
 	other.start()
@@ -44,17 +43,12 @@ func TestNoStart(t *testing.T) {
 		{"the socket of another agent", h.dir + "/sock", other.dir + "/sock", []string{other.dir + "/sock", "another agent", "api.socket"}},
 	} {
 		h.config("")
-		text, err := os.ReadFile(filepath.Join(h.dir, "ironvip.toml"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(filepath.Join(h.dir, "ironvip.toml")))(t)
 		h.write("ironvip.toml", strings.ReplaceAll(string(text), c.from, c.to))
 		mentions(t, c.what, h.fails(), append(c.says, "hint: ")...)
 	}
 	r := command(t, "agent", "--config", h.dir+"/nowhere/at/all")
-	if r.code != 1 {
-		t.Errorf("a configuration that is not there: exit %d, want 1", r.code)
-	}
+	expect.Equal(t, r.code, 1, "a configuration that is not there")
 	mentions(t, "a configuration that is not there", r.stderr, h.dir+"/nowhere/at/all", "hint: ")
 	other.ok("status", "--wait")
 	h.config("") // nothing of it prevents a start
@@ -71,38 +65,44 @@ func TestDamagedDatabase(t *testing.T) {
 	web := h.put("web", a) + ":8080"
 	h.kill()
 	path := filepath.Join(h.dir, "state", "ironvip.db")
-	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := must.Get(os.ReadFile(path))(t)
 	bad := good[:2*os.Getpagesize()] // without the pages that its header names; the second half may have none in use
-	if err := os.WriteFile(path, bad, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, bad, 0o600))
 	mentions(t, "the refusal", h.fails(), path, "damaged", "hint: ", "backup", "move the file away")
 	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, bad) {
 		t.Errorf("the refused file was changed: %v", err)
 	}
-	if err := os.WriteFile(path, good, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, good, 0o600))
 	h.start()
 	h.serves(web, "a")
 	h.kill()
-	if err := os.Rename(path, path+".aside"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Rename(path, path+".aside"))
 	h.start()
-	if out := h.ok("service", "list", "-o", "name"); out != "" {
-		t.Errorf("services from a database that was moved away: %q", out)
-	}
+	expect.Equal(t, h.ok("service", "list", "-o", "name"), "", "services from a database that was moved away")
 	r := h.cli("status")
-	if r.code != 3 {
-		t.Errorf("status ends with %d without the earlier database, want 3", r.code)
-	}
+	expect.Equal(t, r.code, 3, "status without the earlier database")
 	mentions(t, "status without the earlier database", r.stdout, path, "missing at the start", "backup")
 	mentions(t, "events", h.ok("events"), "state_lost")
 	h.kill()
 	h.start()
 	h.ok("status", "--wait")
+}
+
+// With IPVS configured on a kernel without it, the agent reports what is missing with a fix, and
+// ends. Without a configured mode, it selects nft and reports the reason.
+func TestNoIPVS(t *testing.T) {
+	parallel(t)
+	need.Root(t)
+	if _, err := os.Stat("/proc/net/ip_vs"); err == nil {
+		t.Log("this kernel has IPVS: TestUnprivilegedAgent has the refusal for want of rights")
+		return
+	}
+	h, _ := newLab(t)
+	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "ipvs"`)
+	mentions(t, "ipvs", h.fails(), `dataplane.mode = "ipvs"`, "ip_vs", "fix: ", "hint: ", `"auto"`)
+	h.edit("ironvip.toml", `mode = "ipvs"`, `mode = "auto"`)
+	h.start()
+	mentions(t, "auto", h.ok("dataplane", "show"), "nft", "ip_vs")
+	r := h.cli("doctor", "--config", h.dir)
+	mentions(t, "doctor", r.stdout, "ip_vs", "the nft dataplane is used")
 }

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/accept"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
@@ -49,21 +51,12 @@ func newFarm(t *testing.T, lab *netlab.Lab, name, drain string) *farm {
 		at := l.Addr().(*net.TCPAddr)
 		f.backends = append(f.backends, fmt.Sprintf(`"address": %q, "port": %d`, at.IP, at.Port))
 		me := fmt.Sprintf("%s-%d", name, i)
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return // the test has ended
-				}
-				go func() {
-					defer c.Close()
-					fmt.Fprintln(c, me)
-					for r := bufio.NewScanner(c); r.Scan(); {
-						fmt.Fprintln(c, r.Text())
-					}
-				}()
+		accept.Each(l, func(c net.Conn) {
+			fmt.Fprintln(c, me)
+			for r := bufio.NewScanner(c); r.Scan(); {
+				fmt.Fprintln(c, r.Text())
 			}
-		}()
+		})
 	}
 	return f
 }
@@ -168,9 +161,7 @@ func churn(t *testing.T, r *rand.Rand, open, changes, restarts int) {
 	var sessions []*session
 	for i := range open {
 		s, err := farms[i%2].open(lab.Client)
-		if err != nil {
-			t.Fatalf("connection %d: %v", i, err)
-		}
+		must.Succeed(t, err, "connection %d", i)
 		defer s.c.Close()
 		sessions = append(sessions, s)
 	}

@@ -9,15 +9,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // setClock moves the machine's wall clock. Clocks that only measure durations go on as before.
 func setClock(t *testing.T, by time.Duration) {
 	t.Helper()
 	now := unix.NsecToTimespec(time.Now().Add(by).UnixNano())
-	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &now); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.ClockSettime(unix.CLOCK_REALTIME, &now))
 }
 
 // jump is a step of the wall clock, while the agent runs or between two runs.
@@ -64,22 +64,17 @@ func wallClockJumps(t *testing.T, jumps ...jump) {
 		if jump.restart {
 			h.start()
 		}
-		if got := h.vip("web") + ":8080"; got != web {
-			t.Fatalf("%v: the VIP is %s, it was %s", jump, got, web)
-		}
+		got := h.vip("web") + ":8080"
+		must.Equal(t, got, web, "%v: the VIP is %s, it", jump, got)
 		h.serves(web, "a", "b")
 		states("both are healthy after a jump", 0)
 		if n := strings.Count(h.ok("events"), "backend_unhealthy"); n > before && !jump.restart {
 			t.Errorf("%v: %d backends became unhealthy", jump, n-before)
 		}
-		if err := a.refuse(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.refuse())
 		states("one is unhealthy", 1)
 		h.serves(web, "b")
-		if err := a.accept(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.accept())
 		states("both are healthy again", 0)
 	}
 }

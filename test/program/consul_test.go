@@ -19,6 +19,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // withConsul creates a host with a Consul as its store and as one of its sources. More is appended
@@ -90,9 +92,7 @@ func (g *gate) cut() {
 
 func (g *gate) shut(t *testing.T) {
 	t.Helper()
-	if err := g.refuse(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, g.refuse())
 	g.cut()
 }
 
@@ -101,9 +101,7 @@ func (g *gate) open(t *testing.T) {
 	g.mu.Lock()
 	g.closed = false
 	g.mu.Unlock()
-	if err := g.accept(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, g.accept())
 }
 
 // register adds backends to Consul's catalog as instances of a service.
@@ -187,9 +185,7 @@ func TestConsulAway(t *testing.T) {
 	h.kill()
 	h.start()
 	for name, want := range map[string]string{"web": web, "api": api, "late": late, "more": more} {
-		if got := h.vip(name); got != want {
-			t.Errorf("%s moved from %s to %s", name, want, got)
-		}
+		expect.Equal(t, h.vip(name), want, "%s moved from %s to", name, want)
 	}
 	h.serves(late+":8080", "a")
 	h.serves(more+":8080", "a")
@@ -221,9 +217,7 @@ func TestMovingBetweenStores(t *testing.T) {
 		t.Helper()
 		h.stop()
 		text, _ := h.save("--config", h.dir)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
 		h.edit("ironvip.toml", from, to)
 		if said := h.fails(); !strings.Contains(said, "would all get new addresses") || !strings.Contains(said, "ironvip snapshot restore") {
 			t.Errorf("started on a store without its addresses:\n%s", said)
@@ -247,9 +241,7 @@ func TestMovingBetweenStores(t *testing.T) {
 	delete(addresses, "late")
 	move(fleet, "[[pool]]", "outdated value")
 	for name, want := range addresses {
-		if got := h.vip(name); got != want {
-			t.Errorf("back on the disk, %s moved from %s to %s", name, want, got)
-		}
+		expect.Equal(t, h.vip(name), want, "back on the disk, %s moved from %s to", name, want)
 	}
 	h.serves(addresses["newer"]+":8080", "b")
 	if code, _ := h.rest("GET", "/v1/services/default/late", ""); code != http.StatusNotFound {
@@ -266,9 +258,7 @@ func TestMovingBetweenStores(t *testing.T) {
 	other.stop()
 	text, _ := other.save("--config", other.dir)
 	other.edit("ironvip.toml", "[[pool]]", fleet)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
 	r := command(t, "snapshot", "restore", file, "--config", other.dir)
 	if r.code != 5 || !strings.Contains(r.stderr, "lease "+addresses["web"]+" of other: the store has it for web") || !strings.Contains(r.stderr, "nothing restored") {
 		t.Errorf("restore with conflicts: exit %d\n%s", r.code, r.stderr)
@@ -278,9 +268,8 @@ func TestMovingBetweenStores(t *testing.T) {
 	}
 	other.remove("services.d/other.toml")
 	other.start()
-	if got := other.vip("web"); got != addresses["web"] {
-		t.Errorf("the second host has web at %s, the fleet at %s", got, addresses["web"])
-	}
+	got := other.vip("web")
+	expect.Equal(t, got, addresses["web"], "the second host has web at %s, the fleet at", got)
 }
 
 // An agent that starts on a catalog without most of this host's former services keeps everything
@@ -302,9 +291,7 @@ func TestCatalogLostWhileDown(t *testing.T) {
 		h.keeps("cache consul", "default/"+name, func(string) bool { return true })
 	}
 	h.kill()
-	if _, err := consul.Client.Catalog().Deregister(&consulapi.CatalogDeregistration{Node: "node-a"}, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(consul.Client.Catalog().Deregister(&consulapi.CatalogDeregistration{Node: "node-a"}, nil))(t)
 	h.launch()
 	h.eventually("the list is doubted", func() error { // once there is a list
 		if out := h.cli("source", "list").stdout; !strings.Contains(out, "this host had 3 of it before") || !strings.Contains(out, "ironvip source resync consul") {
@@ -312,9 +299,8 @@ func TestCatalogLostWhileDown(t *testing.T) {
 		}
 		return nil
 	})
-	if code, _ := h.rest("GET", "/readyz", ""); code == http.StatusOK {
-		t.Error("ready, though the first list is doubted")
-	}
+	code, _ := h.rest("GET", "/readyz", "")
+	expect.True(t, code != http.StatusOK, "ready, though the first list is doubted")
 	h.ok("source", "resync", "consul")
 	h.ready()
 	h.status("OK", "sources", "consul 0 services")
@@ -361,9 +347,8 @@ func TestConsulIsNotThereYet(t *testing.T) {
 	way.open(t)
 	h.ready()
 	h.serves(h.vip("web")+":8081", "a")
-	if got := h.vip("api"); got != held {
-		t.Errorf("api has %s, and had %s before", got, held)
-	}
+	got := h.vip("api")
+	expect.Equal(t, got, held, "api has %s, and had %s before", got, held)
 	h.status("OK", "store", "in touch")
 }
 
@@ -419,9 +404,7 @@ func TestHostsOfAFleet(t *testing.T) {
 	}
 
 	const junk = "ironvip/v2/tree/leases/banana"
-	if _, err := consul.Client.KV().Put(&consulapi.KVPair{Key: junk, Value: []byte("junk")}, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(consul.Client.KV().Put(&consulapi.KVPair{Key: junk, Value: []byte("junk")}, nil))(t)
 	two.ok("source", "resync", "rest")
 	mentions(t, "the status", two.cli("status").stdout, "1 problem", junk+":", "consul kv delete "+junk+";")
 }

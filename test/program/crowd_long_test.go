@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/seed"
 )
 
@@ -87,15 +88,10 @@ func TestManyConnections(t *testing.T) {
 // memory returns how many bytes of memory the agent uses.
 func (h *host) memory() int {
 	h.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.cmd.Process.Pid))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/status", h.cmd.Process.Pid)))(h.t)
 	_, text, _ = bytes.Cut(text, []byte("VmRSS:"))
 	var kib int
-	if _, err := fmt.Sscan(string(text), &kib); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Get(fmt.Sscan(string(text), &kib))(h.t)
 	return kib << 10
 }
 
@@ -114,9 +110,7 @@ func TestKilledAtRandomAfterProbes(t *testing.T) {
 	web := h.vip("web") + ":8080"
 	h.serves(web, "a", "b")
 	for _, delay := range delays { // a result comes within 100 ms, then a batch, then a write
-		if err := a.refuse(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.refuse())
 		time.Sleep(delay)
 		h.kill()
 		h.start()
@@ -127,9 +121,7 @@ func TestKilledAtRandomAfterProbes(t *testing.T) {
 			}
 			return nil
 		})
-		if err := a.accept(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.accept())
 		time.Sleep(delay)
 		h.kill()
 		h.start()

@@ -19,6 +19,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/ironvip/ironvip/test/exclusive"
+	"github.com/ironvip/ironvip/test/logbuffer"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // demoRows are the names and VIPs of the demo's services, as the README shows them.
@@ -28,19 +30,15 @@ var demoRows = []string{"canary  127.96.0.18", "web     127.96.0.17"}
 func startDemo(t *testing.T, uid uint32) (h *host, api string) {
 	t.Helper()
 	exclusive.Use(t, exclusive.Demo)
-	h = &host{t: t, dir: publicDir(t), log: &lockedBuffer{}, done: make(chan error, 1)}
+	h = &host{t: t, dir: publicDir(t), log: &logbuffer.Buffer{}, done: make(chan error, 1)}
 	tmp := filepath.Join(h.dir, "tmp")
-	if err := errors.Join(os.Mkdir(tmp, 0o777), os.Chmod(tmp, 0o777)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(os.Mkdir(tmp, 0o777), os.Chmod(tmp, 0o777)))
 	cmd := exec.Command(h.dir+"/ironvip", "agent", "--demo")
 	copyBinary(t, cmd.Path)
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
 	cmd.Stdout, cmd.Stderr = h.log, h.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: &syscall.Credential{Uid: uid, Gid: uid, NoSetGroups: uid == 0}}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Start())
 	h.cmd = cmd
 	go func() { h.done <- cmd.Wait() }()
 	t.Cleanup(h.stop)
@@ -61,9 +59,7 @@ func showsDemo(t *testing.T, uid uint32) {
 	h, api := startDemo(t, uid)
 	text := h.log.String()
 	url := regexp.MustCompile(`curl -s (http://\S+?/);`).FindStringSubmatch(text)
-	if url == nil {
-		t.Fatalf("no line to paste:\n%s", text)
-	}
+	must.True(t, url != nil, "no line to paste:\n%s", text)
 	want := "dataplane  proxy"
 	if mode == "ipvs" && uid == 0 {
 		want = "dataplane  ipvs"
@@ -74,15 +70,10 @@ func showsDemo(t *testing.T, uid uint32) {
 	h.eventually("three requests reach three backends", func() error { // a check may have been slow
 		got := map[string]bool{}
 		for range 3 {
-			resp, err := client.Get(url[1])
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := must.Get(client.Get(url[1]))(t)
 			body, err := io.ReadAll(resp.Body)
 			resp.Body.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			got[string(body)] = true
 		}
 		if len(got) != 3 {
@@ -91,9 +82,7 @@ func showsDemo(t *testing.T, uid uint32) {
 		return nil
 	})
 	dig := regexp.MustCompile(`dig @(\S+) -p (\d+) \+short (\S+)`).FindStringSubmatch(text)
-	if dig == nil {
-		t.Fatalf("no dig line:\n%s", text)
-	}
+	must.True(t, dig != nil, "no dig line:\n%s", text)
 	query := new(dns.Msg).SetQuestion(dns.Fqdn(dig[3]), dns.TypeA)
 	h.eventually("the name of the dig line resolves", func() error {
 		reply, _, err := (&dns.Client{Timeout: maxWait}).Exchange(query, net.JoinHostPort(dig[1], dig[2]))

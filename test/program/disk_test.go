@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -21,17 +23,11 @@ func TestFullDisk(t *testing.T) {
 	h := newHost(t)
 	a, b := newBackend(t, "a"), newBackend(t, "b")
 	disk := filepath.Join(h.dir, "state")
-	if err := os.Mkdir(disk, 0o750); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=2m"); err != nil {
-		t.Fatalf("mount a small tmpfs: %v", err)
-	}
+	must.Succeed(t, os.Mkdir(disk, 0o750))
+	must.Succeed(t, syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=2m"), "mount a small tmpfs")
 	t.Cleanup(func() {
 		h.stop()
-		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
-			t.Errorf("unmount %s: %v", disk, err)
-		}
+		expect.Succeed(t, syscall.Unmount(disk, syscall.MNT_DETACH), "unmount %s", disk)
 	})
 	h.write("services.d/web.toml", service("web", "", a))
 	h.start()
@@ -59,20 +55,15 @@ func TestFullDisk(t *testing.T) {
 		}
 		text := compact(tree)
 		mentions(t, "the refusal", text, "disk is full", "free disk space", `"code":"store_full"`)
-		if got, _ := h.rest("GET", "/v1/services/default/"+name, ""); got != 404 {
-			t.Errorf("a refused service is there: %d", got)
-		}
+		got, _ := h.rest("GET", "/v1/services/default/"+name, "")
+		expect.Equal(t, got, 404, "a refused service is there")
 		if refused++; refused == 3 {
 			break
 		}
 	}
-	if refused < 3 {
-		t.Fatalf("the disk is never full: %d refusals", refused)
-	}
+	must.AtLeast(t, refused, 3, "the disk is never full: %d refusals", refused)
 	r := h.cli("status")
-	if r.code != 3 {
-		t.Errorf("status ends with %d on a full disk, want 3", r.code)
-	}
+	expect.Equal(t, r.code, 3, "status on a full disk")
 	mentions(t, "status on a full disk", r.stdout, "disk is full", "state")
 	t.Logf("%d services acknowledged, then %d refusals", len(acknowledged), refused)
 	h.serves(web, "a")
@@ -112,9 +103,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	check()
 
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(filler))
 	h.serves(h.vip("new")+":8080", "b") // automatically
 	h.serves(h.put("after", a)+":8080", "a")
 	acknowledged["after"] = ""
@@ -136,17 +125,11 @@ func TestDeletedStateDirectory(t *testing.T) {
 	web := h.vip("web")
 	early := h.put("early", a)
 	state := filepath.Join(h.dir, "state")
-	if err := os.RemoveAll(state); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(state, 0o750); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.RemoveAll(state))
+	must.Succeed(t, os.Mkdir(state, 0o750))
 	body := fmt.Sprintf(`{"ports": [{"port": 8080}], "backends": [%s]}`, a.json())
 	code, tree := h.rest("PUT", "/v1/services/default/late", body)
-	if code != 503 {
-		t.Errorf("a registration that would be lost is answered by %d", code)
-	}
+	expect.Equal(t, code, 503, "a registration that would be lost is answered by")
 	mentions(t, "the refusal", compact(tree), "was deleted while in use", "ironvip snapshot save")
 	h.status("FAIL", "state", "was deleted while in use")
 	h.eventually("an event", func() error {
@@ -160,13 +143,10 @@ func TestDeletedStateDirectory(t *testing.T) {
 	saved := filepath.Join(h.dir, "vips.json")
 	h.ok("snapshot", "save", saved)
 	h.stop()
-	if r := command(t, "snapshot", "restore", saved, "--config", h.dir); r.code != 0 {
-		t.Fatalf("restore: exit %d\n%s%s", r.code, r.stdout, r.stderr)
-	}
+	r := command(t, "snapshot", "restore", saved, "--config", h.dir)
+	must.Equal(t, r.code, 0, "restore: exit %d\n%s%s", r.code, r.stdout, r.stderr)
 	h.start()
-	if now := h.vip("web"); now != web {
-		t.Errorf("the service had %s, and now has %s", web, now)
-	}
+	expect.Equal(t, h.vip("web"), web, "the service had %s, and now has", web)
 	h.serves(early+":8080", "a")
 	if code, _ := h.rest("PUT", "/v1/services/default/late", body); code != 201 {
 		t.Errorf("a registration after the restore is answered by %d", code)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // An address in dns.listen is removed from its interface and added again. Meanwhile, the status, an event
@@ -100,8 +101,6 @@ func TestDNSDuringARestart(t *testing.T) {
 	close(stop)
 	done.Wait()
 	for _, c := range clients {
-		if c.failed != nil {
-			t.Errorf("%s: %v", c.transport, c.failed)
-		}
+		expect.Succeed(t, c.failed, c.transport)
 	}
 }

@@ -15,7 +15,9 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/ironvip/ironvip/test/dnstest"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // named is a host that answers DNS queries.
@@ -86,10 +88,7 @@ hostnames = ["shop.example.com"]
 	n.resolves("web.vip.internal", "A", "NXDOMAIN")
 	n.resolves("www.example.com", "A", "REFUSED")
 	n.resolves("_http._tcp.web.shop.svc.vip.internal", "SRV", "NOERROR 0 100 8080 web.shop.svc.vip.internal.")
-	reverse, err := dns.ReverseAddr(vip)
-	if err != nil {
-		t.Fatal(err)
-	}
+	reverse := must.Get(dns.ReverseAddr(vip))(t)
 	n.resolves(reverse, "PTR", "NOERROR web.shop.svc.vip.internal.")
 	n.resolves("dns-version.vip.internal", "TXT", `NOERROR "1.1.0"`)
 
@@ -121,9 +120,8 @@ hostnames = ["shop.example.com"]
 	n.config("")
 	n.ok("reload")
 	n.eventually("the port is free", func() error { return free(second) })
-	if r := n.cli("status"); strings.Contains(r.stdout, "dns ") {
-		t.Errorf("status without dns.listen:\n%s", r.stdout)
-	}
+	r := n.cli("status")
+	expect.False(t, strings.Contains(r.stdout, "dns "), "status without dns.listen:\n%s", r.stdout)
 	n.at = first
 	n.dns("", "")
 	n.ok("reload")
@@ -156,9 +154,7 @@ func TestDNSConflictWithALateSource(t *testing.T) {
 	n.dns("", "[[source]]\nname = \"first\"\ntype = \"static\"\npath = \"older.d\"\n[[source]]\nname = \"second\"\ntype = \"static\"\npath = \"newer.d\"\n")
 	a := newBackend(t, "a")
 	for _, dir := range []string{"older.d", "newer.d"} {
-		if err := os.Mkdir(filepath.Join(n.dir, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Mkdir(filepath.Join(n.dir, dir), 0o755))
 	}
 	n.write("older.d/older.toml", service("older", `hostnames = ["shop.example.com"]`, a))
 	n.start()
@@ -172,9 +168,7 @@ func TestDNSConflictWithALateSource(t *testing.T) {
 	n.forgets("cache first") // the services of older.d, which are stored with a delay
 
 	away, place := filepath.Join(n.dir, "away"), filepath.Join(n.dir, "older.d")
-	if err := os.Rename(place, away); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Rename(place, away))
 	asking := n.keepAsking("shop.example.com")
 	n.launch()
 	n.resolves("newer.example.com", "A", "NOERROR "+newer)
@@ -189,9 +183,7 @@ func TestDNSConflictWithALateSource(t *testing.T) {
 		}
 		return nil
 	})
-	if err := os.Rename(away, place); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Rename(away, place))
 	n.resolves("shop.example.com", "A", "NOERROR "+older)
 	asking.Stop()
 	seen, _ := asking.Answers()

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -70,9 +72,7 @@ func TestCommandsOfTheDocs(t *testing.T) {
 	if text, readErr := os.ReadFile("../../configs/ironvip.toml"); readErr == nil {
 		err = errors.Join(err, os.WriteFile(filepath.Join(samples, "ironvip.toml"), text, 0o644))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	run := func(line string) (string, int) {
 		cmd := exec.Command("timeout", "60", "sh", "-c", line)
 		cmd.Dir = dir
@@ -122,9 +122,7 @@ func TestCommandsOfTheDocs(t *testing.T) {
 			t.Errorf("%s: %s: exit code %d, want %v\n%s", c.page, line, code, want, out)
 		}
 	}
-	if ran < 20 {
-		t.Errorf("only %d commands were run", ran)
-	}
+	expect.AtLeast(t, ran, 20, "only %d commands were run", ran)
 }
 
 type docCommand struct{ page, line string }
@@ -138,10 +136,7 @@ func commandsOfDocs(t *testing.T) (out []docCommand) {
 		t.Fatalf("%d pages: %v", len(pages), err)
 	}
 	for _, path := range append([]string{"../../README.md"}, pages...) {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(path))(t)
 		fence := "-" // the language of the block around the line; "-" outside of one
 		for line := range strings.Lines(string(text)) {
 			line = strings.TrimRight(line, "\n")
@@ -173,3 +168,13 @@ func commandsOfDocs(t *testing.T) (out []docCommand) {
 
 // isCommand excludes the synopses of cli.md, which have words in capitals and brackets.
 var isCommand = regexp.MustCompile(`^[^\[\]]*$`)
+
+// The README shows the services of the demo as TestDemo expects them. The VM has no README.
+func TestReadmeShowsTheDemo(t *testing.T) {
+	text := must.Get(os.ReadFile("../../README.md"))(t)
+	var rows []string
+	for _, row := range regexp.MustCompile(`(?m)^    (\w+ +127\.96\.0\.\d+)  `).FindAllStringSubmatch(string(text), -1) {
+		rows = append(rows, row[1])
+	}
+	expect.SameList(t, rows, demoRows, "the README shows %q, the demo has", rows)
+}

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // call is an open connection to a VIP.
@@ -25,16 +28,11 @@ type call struct {
 func dial(t *testing.T, addr, name string) *call {
 	t.Helper()
 	for range 50 {
-		conn, err := net.DialTimeout("tcp", addr, maxWait)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(net.DialTimeout("tcp", addr, maxWait))(t)
 		conn.SetDeadline(time.Now().Add(maxWait))
 		c := &call{t: t, conn: conn, r: bufio.NewReader(conn)}
 		line, err := c.r.ReadString('\n')
-		if err != nil {
-			t.Fatalf("%s: %v", addr, err)
-		}
+		must.Succeed(t, err, addr)
 		if c.name = strings.TrimSpace(line); c.name == name {
 			t.Cleanup(func() { conn.Close() })
 			return c
@@ -48,9 +46,7 @@ func dial(t *testing.T, addr, name string) *call {
 // lives fails the test unless the connection still carries bytes in both directions.
 func (c *call) lives(when string) {
 	c.t.Helper()
-	if err := c.say(when); err != nil {
-		c.t.Errorf("%s: the connection to %s: %v", when, c.name, err)
-	}
+	expect.Succeed(c.t, c.say(when), "%s: the connection to %s", when, c.name)
 }
 
 func (c *call) say(text string) error {
@@ -79,23 +75,16 @@ func overrides(t *testing.T) {
 	if got := answered(t, web, 4); got["a"] != 4 {
 		t.Errorf("right after the drain: %v", got)
 	}
-	me, err := user.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
+	me := must.Get(user.Current())(t)
 	if out := h.ok("override", "list"); !strings.Contains(out, b.addr) || !strings.Contains(out, me.Username) {
 		t.Errorf("override list:\n%s", out)
 	}
-	if out := h.ok("events"); !strings.Contains(out, "set to drain by "+me.Username) {
-		t.Errorf("events:\n%s", out)
-	}
+	expect.Contains(t, h.ok("events"), "set to drain by "+me.Username, "events:\n")
 	if r := h.cli("backend", "maint", "web", a.addr); r.code != 5 || !strings.Contains(r.stderr, "is the last usable backend") || !strings.Contains(r.stderr, "--force") {
 		t.Errorf("maint of the last backend: exit %d\n%s", r.code, r.stderr)
 	}
 	open.lives("while it drains")
-	if out := h.ok("backend", "list", "web"); !strings.Contains(out, "drain") {
-		t.Errorf("backend list:\n%s", out)
-	}
+	expect.Contains(t, h.ok("backend", "list", "web"), "drain", "backend list:\n")
 	h.explains("web", b.addr, "drain")
 	h.write("services.d/web.toml", service("web", "labels = { touched = \"yes\" }", a, b))
 	h.ok("reload")

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -107,17 +109,13 @@ func TestKillAndAdoptEverything(t *testing.T) {
 	h.ok("dataplane", "diff")
 	before := kernelOf(t, lab.Director)
 	for _, want := range []string{"-A -t ", "-A -u ", "--sctp-service ", "-A -f ", " -s mh", "mh-fallback,mh-port", "sh-fallback,sh-port", " -g ", " -i ", " -m ", " -o", " -p 600"} {
-		if !strings.Contains(before["ipvsadm -Sn"], want) {
-			t.Errorf("%q is not in use:\n%s", want, before["ipvsadm -Sn"])
-		}
+		expect.Contains(t, before["ipvsadm -Sn"], want, "is not in use:\n")
 	}
 
 	h.kill()
 	same(t, "kill -9", kernelOf(t, lab.Director), before)
 	h.start()
-	if n := h.writes(); n != 0 {
-		t.Errorf("%v kernel writes at a restart with nothing changed", n)
-	}
+	expect.Equal(t, h.writes(), 0, "kernel writes at a restart with nothing changed")
 	same(t, "the restart", kernelOf(t, lab.Director), before)
 	h.ok("dataplane", "diff")
 	if now := h.onlyNobodyIsDown(); strings.Count(now, "\n") != strings.Count(status, "\n") {
@@ -128,17 +126,13 @@ func TestKillAndAdoptEverything(t *testing.T) {
 	h.kill()
 	for i, line := range []string{`traffic_distribution = "same-zone"`, `scheduler = "sed"`} {
 		from := line + "\nbackends = [ { address = \"10.77.1.2\","
-		if !strings.Contains(services, from) {
-			t.Fatalf("the services have no %q", from)
-		}
+		must.True(t, strings.Contains(services, from), "the services have no %q", from)
 		services = strings.Replace(services, from, fmt.Sprintf("%s weight = %d,", from, 77+i), 1)
 	}
 	h.write("services.d/all.toml", services)
 	h.start()
 	h.onlyNobodyIsDown()
-	if n := h.writes(); n != 2 {
-		t.Errorf("%v kernel writes for two backends that were changed while the agent was down", n)
-	}
+	expect.Equal(t, h.writes(), 2, "kernel writes for two backends that were changed while the agent was down")
 	h.ok("dataplane", "diff")
 	if out := sees(t, lab.Director, "ipvsadm -Sn"); strings.Count(out, "-w 77") != 1 || strings.Count(out, "-w 78") != 1 {
 		t.Errorf("the weights are not in the kernel:\n%s", out)
@@ -152,15 +146,11 @@ func (h *host) metric(name string) float64 {
 	for line := range strings.Lines(h.scrape()) {
 		if strings.HasPrefix(line, name+" ") || strings.HasPrefix(line, name+"{") {
 			v, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64)
-			if err != nil {
-				h.t.Fatalf("%s: %v", line, err)
-			}
+			must.Succeed(h.t, err, line)
 			sum, found = sum+v, true
 		}
 	}
-	if !found {
-		h.t.Fatalf("no metric %s", name)
-	}
+	must.True(h.t, found, "no metric %s", name)
 	return sum
 }
 
@@ -172,7 +162,6 @@ func (h *host) writes() float64 {
 
 func run(t *testing.T, args ...string) {
 	t.Helper()
-	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v\n%s", args, err, out)
-	}
+	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+	must.Succeed(t, err, "%v: %s", args, out)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
@@ -158,9 +159,7 @@ func (f *failover) run(n *netlab.Node, name string, args ...string) *exec.Cmd {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var err error
 	n.Do(func() { err = cmd.Start() })
-	if err != nil {
-		f.b.Fatal(err)
-	}
+	must.Succeed(f.b, err)
 	f.b.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	return cmd
 }
@@ -168,9 +167,7 @@ func (f *failover) run(n *netlab.Node, name string, args ...string) *exec.Cmd {
 // file writes a file that ends with the benchmark, and returns its path.
 func (f *failover) file(name, text string) string {
 	path := filepath.Join(f.b.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		f.b.Fatal(err)
-	}
+	must.Succeed(f.b, os.WriteFile(path, []byte(text), 0o644))
 	return path
 }
 
@@ -237,17 +234,13 @@ func (f *failover) fail(fault string) {
 	case "hung":
 		f.web[0].delay.Store(int64(time.Hour))
 	case "stopped":
-		if err := f.first.Process.Signal(syscall.SIGSTOP); err != nil {
-			f.b.Fatal(err)
-		}
+		must.Succeed(f.b, f.first.Process.Signal(syscall.SIGSTOP))
 	case "slow":
 		f.web[0].delay.Store(int64(slowAnswer))
 	case "silent": // it sends nothing to the director and the client any more
 		for _, to := range []netip.Addr{n.Addr4.Prev(), f.lab.Client.Addr4} {
 			route := &netlink.Route{Dst: &net.IPNet{IP: to.AsSlice(), Mask: net.CIDRMask(32, 32)}, Type: unix.RTN_BLACKHOLE}
-			if err := n.Netlink.RouteAdd(route); err != nil {
-				f.b.Fatal(err)
-			}
+			must.Succeed(f.b, n.Netlink.RouteAdd(route))
 		}
 	}
 }

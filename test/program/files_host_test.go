@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/accept"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -80,21 +82,11 @@ func filesText(changed bool, each func(i, port int) string) string {
 
 // filesBackend starts a server on all addresses of the loopback, and returns its port.
 func filesBackend(b *testing.B) int {
-	l, err := net.Listen("tcp4", "0.0.0.0:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp4", "0.0.0.0:0"))(b)
 	b.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c.Write([]byte("x"))
-			c.Close()
-		}
-	}()
+	accept.Each(l, func(c net.Conn) {
+		c.Write([]byte("x"))
+	})
 	return l.Addr().(*net.TCPAddr).Port
 }
 
@@ -114,9 +106,7 @@ func filesServed(b *testing.B, p *exec.Cmd, changed int) {
 func filesAnswers(b *testing.B, p *exec.Cmd, i, port int) {
 	at := net.JoinHostPort(filesVIP(i), strconv.Itoa(port))
 	wait.For(b, at+" answers", func() error {
-		if err := p.Process.Signal(syscall.Signal(0)); err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, p.Process.Signal(syscall.Signal(0)))
 		c, err := net.DialTimeout("tcp", at, time.Second)
 		if err != nil {
 			return err
@@ -145,10 +135,7 @@ func measureGroup(b *testing.B, p func() *exec.Cmd, f func()) usage {
 
 // groupCPU returns the processor time of the processes of a group and of their children that ended.
 func groupCPU(b *testing.B, group int) (sum time.Duration) {
-	paths, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		b.Fatal(err)
-	}
+	paths := must.Get(filepath.Glob("/proc/[0-9]*/stat"))(b)
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -183,9 +170,7 @@ func filesOfHAProxy(b *testing.B) map[string]usage {
 	}
 	path := filepath.Join(b.TempDir(), "haproxy.cfg")
 	write := func(changed bool) {
-		if err := os.WriteFile(path, []byte(text(changed)), 0o644); err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, os.WriteFile(path, []byte(text(changed)), 0o644))
 	}
 	write(false)
 	cmd := exec.Command(need.Program(b, "haproxy"), "-W", "-db", "-q", "-f", path)
@@ -194,9 +179,7 @@ func filesOfHAProxy(b *testing.B) map[string]usage {
 	program := func() *exec.Cmd { return started }
 	out := map[string]usage{}
 	out["haproxy-start"] = measureGroup(b, program, func() {
-		if err := cmd.Start(); err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, cmd.Start())
 		started = cmd
 		filesServed(b, cmd, 8080)
 	})

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // A client that oapi-codegen generates from /openapi.json calls every operation of a real agent, and
@@ -27,9 +29,7 @@ func TestGeneratedClient(t *testing.T) {
 	document := openAPI(t, h)
 
 	module := t.TempDir()
-	if err := os.CopyFS(module, os.DirFS("../../tools/oapi-codegen")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.CopyFS(module, os.DirFS("../../tools/oapi-codegen")))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // the first build of the generator
 	defer cancel()
 	run := func(name string, args ...string) string {
@@ -47,12 +47,8 @@ func TestGeneratedClient(t *testing.T) {
 	}
 	for name, text := range map[string][]byte{"openapi.json": document, "client/doc.go": []byte("package client\n")} {
 		path := filepath.Join(module, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.Succeed(t, os.WriteFile(path, text, 0o644))
 	}
 	run("go", "tool", "oapi-codegen", "-generate", "types,client", "-package", "client", "-o", "client/client.go", "openapi.json")
 	// -trimpath lets the build's cache serve every run with the same document.
@@ -64,15 +60,9 @@ func TestGeneratedClient(t *testing.T) {
 }
 
 func openAPI(t *testing.T, h *host) []byte {
-	resp, err := h.http().Get("http://localhost/openapi.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get(h.http().Get("http://localhost/openapi.json"))(t)
 	defer resp.Body.Close()
-	document, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	document := must.Get(io.ReadAll(resp.Body))(t)
 	return document
 }
 
@@ -83,9 +73,7 @@ func operations(t *testing.T, document []byte) (ids []string) {
 			ID string `json:"operationId"`
 		}
 	}
-	if err := json.Unmarshal(document, &in); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(document, &in))
 	for _, methods := range in.Paths {
 		for op := range maps.Values(methods) {
 			ids = append(ids, op.ID)

@@ -4,18 +4,18 @@ package program
 
 import (
 	"encoding/json"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // save runs `ironvip snapshot save` and returns the document without its time.
 func (h *host) save(args ...string) (text string, document map[string]any) {
 	h.t.Helper()
 	r := command(h.t, append([]string{"snapshot", "save"}, args...)...)
-	if r.code != 0 {
-		h.t.Fatalf("snapshot save: exit %d\n%s", r.code, r.stderr)
-	}
-	if err := json.Unmarshal([]byte(r.stdout), &document); err != nil {
-		h.t.Fatalf("snapshot save: %v\n%s", err, r.stdout)
-	}
+	must.Equal(h.t, r.code, 0, "snapshot save: exit %d\n%s", r.code, r.stderr)
+	err := json.Unmarshal([]byte(r.stdout), &document)
+	must.Succeed(h.t, err, "snapshot save: %v\n%s", err, r.stdout)
 	delete(document, "taken")
 	return r.stdout, document
 }
@@ -28,9 +28,8 @@ func (h *host) hoard(a, b *backend) map[string]string {
 	for _, name := range []string{"early", "gone", "late"} {
 		addresses[name] = h.put(name, a, b)
 	}
-	if code, tree := h.rest("DELETE", "/v1/services/default/gone", "", "Prefer", "wait=30"); code/100 != 2 {
-		h.t.Fatalf("DELETE: %d %v", code, tree)
-	}
+	code, tree := h.rest("DELETE", "/v1/services/default/gone", "", "Prefer", "wait=30")
+	must.Equal(h.t, code/100, 2, "DELETE: %d %v", code, tree)
 	delete(addresses, "gone")
 	h.write("services.d/web.toml", service("web", "", a))
 	addresses["web"] = h.vip("web")
@@ -42,9 +41,7 @@ func (h *host) hoard(a, b *backend) map[string]string {
 func (h *host) kept(addresses map[string]string, a, b *backend) {
 	h.t.Helper()
 	for name, want := range addresses {
-		if got := h.vip(name); got != want {
-			h.t.Errorf("%s moved from %s to %s", name, want, got)
-		}
+		expect.Equal(h.t, h.vip(name), want, "%s moved from %s to", name, want)
 	}
 	h.serves(addresses["early"]+":8080", b.name) // a is drained
 	h.serves(addresses["late"]+":8080", a.name, b.name)

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
@@ -77,13 +79,9 @@ func TestImportedServicesProgramTheSame(t *testing.T) {
 	text := strings.ReplaceAll(keepalivedServices, "POOL", h.pool)
 	dir := t.TempDir()
 	conf, rules := filepath.Join(dir, "keepalived.conf"), filepath.Join(dir, "rules")
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(conf, []byte(text), 0o644))
 	want := keepalivedState(t, lab.Director, conf, dir)
-	if err := os.WriteFile(rules, []byte(strings.Join(want, "\n")+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(rules, []byte(strings.Join(want, "\n")+"\n"), 0o644))
 
 	for _, c := range []struct{ program, file string }{{"keepalived", conf}, {"ipvsadm", rules}} {
 		t.Run(c.program, func(t *testing.T) {
@@ -91,14 +89,8 @@ func TestImportedServicesProgramTheSame(t *testing.T) {
 			if r := command(t, "import", c.program, c.file, "--dir", out); r.code != 0 || strings.Count(r.stderr, c.file+":") != strings.Count(r.stderr, noProtocol) {
 				t.Fatal(r)
 			}
-			services, err := os.ReadFile(filepath.Join(out, "services.d", c.program+".toml"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			pool, err := os.ReadFile(filepath.Join(out, "ironvip.toml"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			services := must.Get(os.ReadFile(filepath.Join(out, "services.d", c.program+".toml")))(t)
+			pool := must.Get(os.ReadFile(filepath.Join(out, "ironvip.toml")))(t)
 			h, lab := newLab(t)
 			h.edit("ironvip.toml", fmt.Sprintf("[[pool]]\nname = \"main\"\ncidrs = [%q]\n", h.pool+".0/24"), string(pool)+"[health]\ndefault = \"none\"\n")
 			h.write("services.d/imported.toml", string(services))
@@ -119,9 +111,7 @@ func keepalivedState(t *testing.T, n *netlab.Node, conf, dir string) (state []st
 	cmd := exec.Command("keepalived", "--dont-fork", "--check", "--log-console", "--use-file", conf,
 		"--pid", filepath.Join(dir, "main.pid"), "--checkers_pid", filepath.Join(dir, "checkers.pid"))
 	n.Do(func() {
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, cmd.Start())
 	})
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
@@ -133,9 +123,7 @@ func keepalivedState(t *testing.T, n *netlab.Node, conf, dir string) (state []st
 			_ = cmd.Process.Kill()
 			t.Error("keepalived does not end")
 		}
-		if left := kernelState(t, n); len(left) > 0 {
-			t.Errorf("keepalived left %v", left)
-		}
+		expect.Empty(t, kernelState(t, n), "keepalived left")
 	}()
 	servers := strings.Count(keepalivedServices, "real_server") + 1 // the group has two addresses
 	(&host{t: t}).eventually("keepalived has programmed its services", func() error {
@@ -160,9 +148,7 @@ func kernelState(t *testing.T, n *netlab.Node) []string {
 	var out []byte
 	var err error
 	n.Do(func() { out, err = exec.Command("ipvsadm", "-Sn").CombinedOutput() })
-	if err != nil {
-		t.Fatalf("ipvsadm -Sn: %v: %s", err, out)
-	}
+	must.Succeed(t, err, "ipvsadm -Sn: %s", out)
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	slices.Sort(lines)
 	return slices.DeleteFunc(lines, func(l string) bool { return l == "" })

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -19,6 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/openfiles"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // fewFiles is the limit of descriptors of the agents in these tests. Of it, 1824 are for traffic.
@@ -44,9 +47,7 @@ func (h *host) limitFiles(n int) {
 func moreFiles(t testing.TB, n int) int {
 	t.Helper()
 	var was unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(n), Max: max(uint64(n), was.Max)}); err != nil {
 		t.Logf("a limit of %d descriptors: %v", n, err)
 		return int(was.Cur)
@@ -58,10 +59,7 @@ func moreFiles(t testing.TB, n int) int {
 // files returns how many descriptors the agent has open.
 func (h *host) files() int {
 	h.t.Helper()
-	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", h.cmd.Process.Pid))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(fmt.Sprintf("/proc/%d/fd", h.cmd.Process.Pid)))(h.t)
 	return len(entries)
 }
 
@@ -111,10 +109,7 @@ func TestCallersOfTheAPI(t *testing.T) {
 	before := h.files()
 	call := func() net.Conn {
 		t.Helper()
-		c, err := net.Dial("unix", filepath.Join(h.dir, "sock"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("unix", filepath.Join(h.dir, "sock")))(t)
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
@@ -139,9 +134,8 @@ func TestCallersOfTheAPI(t *testing.T) {
 		}
 		return nil
 	})
-	if n := h.files(); n > before+64 {
-		t.Errorf("%d descriptors, %d before the callers came", n, before)
-	}
+	n := h.files()
+	expect.AtMost(t, n, before+64, "%d descriptors, %d before the callers came", n, before)
 	h.serves(h.put("more", newBackend(t, "m"))+":8080", "m") // a change through the API
 }
 
@@ -179,5 +173,62 @@ func TestDescriptorsUsedUp(t *testing.T) {
 	h.write("services.d/b.toml", service("well", "", newBackend(t, "w"))) // the agent can still read, write and listen
 	well := h.vip("well") + ":8080"
 	cancel() // all clients leave
+	h.serves(well, "w")
+}
+
+// mute is a server at every address of the loopback that accepts connections and never answers.
+func mute(t *testing.T) (port int) {
+	t.Helper()
+	l := must.Get(net.Listen("tcp4", "0.0.0.0:0"))(t)
+	var all sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer c.Close()
+				defer context.AfterFunc(ctx, func() { c.SetDeadline(time.Now()) })()
+				io.Copy(io.Discard, c) // until the probe resets it
+			})
+		}
+	})
+	t.Cleanup(func() { l.Close(); cancel(); all.Wait() })
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// silent is a service with n backends at that port, each probed by the check.
+func silent(n, port int, check string) string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf("{ address = \"127.200.%d.%d\", port = %d }", i/250, 1+i%250, port)
+	}
+	return fmt.Sprintf("[[service]]\nname = \"silent\"\nports = [ { port = 8080 } ]\nhealth = %s\nbackends = [ %s ]\n", check, strings.Join(list, ",\n"))
+}
+
+// Probes of backends that don't answer use up the agent's share of few descriptors. The others wait,
+// and the status names the cause and what to do.
+//
+// Slow: 300 probes wait for their timeouts.
+func TestProbesWithFewDescriptors(t *testing.T) {
+	parallel(t)
+	const files = 256
+	h := newHost(t)
+	h.limitFiles(files)
+	h.write("services.d/a.toml", silent(300, mute(t), `{ type = "http" }`)+service("well", "", newBackend(t, "w")))
+	h.start()
+	well := h.vip("well") + ":8080"
+	h.serves(well, "w")
+	h.eventually("the status names the cause", func() error {
+		if text := h.cli("status").stdout; !strings.Contains(text, "of type http, https, grpc started late") || !strings.Contains(text, fmt.Sprintf("raise LimitNOFILE (now %d)", files)) {
+			return fmt.Errorf("%s", text)
+		}
+		return nil
+	})
+	if n := h.files(); n >= files*3/4 {
+		t.Errorf("%d of %d descriptors are in use", n, files)
+	}
 	h.serves(well, "w")
 }

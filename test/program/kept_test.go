@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/statecopy"
 )
 
@@ -30,17 +31,12 @@ func (h *host) keeps(bucket, key string, wanted func(json string) bool) {
 // forgets empties a bucket of the state file, while no agent runs.
 func (h *host) forgets(bucket string) {
 	h.t.Helper()
-	db, err := store.Open(filepath.Join(h.dir, "state", store.FileName))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	db := must.Get(store.Open(filepath.Join(h.dir, "state", store.FileName)))(h.t)
 	defer db.Close()
 	b := store.NewBucket[json.RawMessage](db, bucket)
 	all, err := b.All()
 	if err == nil {
 		err = b.Write(nil, slices.Collect(maps.Keys(all)))
 	}
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 }

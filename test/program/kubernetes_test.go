@@ -9,15 +9,19 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/kubetest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
@@ -73,10 +77,7 @@ rules: [{level: Metadata, userGroups: [ironvip]}, {level: None}]
 // grant gives the permissions of configs/kubernetes to the group ironvip.
 func (k *kube) grant() {
 	k.t.Helper()
-	rights, err := os.ReadFile("../../configs/kubernetes/clusterrole.yaml")
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	rights := must.Get(os.ReadFile("../../configs/kubernetes/clusterrole.yaml"))(k.t)
 	k.cluster.Apply(k.t, string(rights))
 }
 
@@ -215,9 +216,7 @@ func (k *kube) silent(addr string) {
 func (k *kube) revision(name string) string {
 	k.t.Helper()
 	code, tree := k.rest("GET", "/v1/services/default/"+name, "")
-	if code != http.StatusOK {
-		k.t.Fatalf("GET %s: %d %v", name, code, tree)
-	}
+	must.Equal(k.t, code, http.StatusOK, "GET %s: %d %v", name, code, tree)
 	return fmt.Sprint(tree["revision"], tree["status"].(map[string]any)["vips"])
 }
 
@@ -276,9 +275,8 @@ func (k *kube) annotations(vip string, four []netip.Addr) {
 		k.status("OK", "sources", "kubernetes 1 service")
 	}
 	k.cluster.Apply(k.t, loadBalancer("asking", ourClass, "  loadBalancerIP: 198.51.100.77")+endpoints("asking", four...))
-	if got := k.ingress("asking", 1); got[0] != "198.51.100.77" {
-		k.t.Errorf("asked for 198.51.100.77, got %v", got)
-	}
+	got := k.ingress("asking", 1)
+	expect.Equal(k.t, got[0], "198.51.100.77", "asked for 198.51.100.77, got %v", got)
 	k.hasEvent("asking", "DeprecatedField", "ironvip.io/vips", 1)
 }
 
@@ -357,10 +355,7 @@ func (k *kube) rights() {
 // may have been denied.
 func (k *kube) asked() map[string]bool {
 	k.t.Helper()
-	text, err := os.ReadFile(k.audit)
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(k.audit))(k.t)
 	used := map[string]bool{}
 	for line := range strings.Lines(string(text)) {
 		if !strings.HasSuffix(line, "\n") {
@@ -371,13 +366,10 @@ func (k *kube) asked() map[string]bool {
 			ObjectRef      struct{ Resource, Subresource string }
 			ResponseStatus struct{ Code int }
 		}
-		if err := json.Unmarshal([]byte(line), &e); err != nil {
-			k.t.Fatalf("%v: %s", err, line)
-		}
+		err := json.Unmarshal([]byte(line), &e)
+		must.Succeed(k.t, err, "%v: %s", err, line)
 		what := strings.Trim(e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/") + " " + e.Verb
-		if e.ResponseStatus.Code == http.StatusForbidden {
-			k.t.Fatalf("the rights lack %s", what)
-		}
+		must.True(k.t, e.ResponseStatus.Code != http.StatusForbidden, "the rights lack %s", what)
 		used[what] = true
 	}
 	return used
@@ -416,10 +408,7 @@ kind: Service
 metadata: {name: web}
 spec: {type: NodePort, ipFamilyPolicy: RequireDualStack, ports: [{port: 80, targetPort: 8080, nodePort: 30081, protocol: TCP}]}
 `+endpoints("web", four...)+endpoints("web", six...))
-	written, err := k.object("web")
-	if err != nil {
-		t.Fatal(err)
-	}
+	written := must.Get(k.object("web"))(t)
 	for _, ip := range written.Spec.ClusterIPs {
 		k.reaches(k.lab.Client, "tcp", ip, 80, "backend1", "backend2")
 	}
@@ -444,10 +433,7 @@ func TestKubernetesAway(t *testing.T) {
 	k.cluster.Apply(k.t, loadBalancer("web", ourClass, "")+endpoints("web", four...))
 	vip := k.ingress("web", 1)[0]
 	k.reaches(k.lab.Client, "tcp", vip, 80, "backend1", "backend2")
-	written, err := k.object("web")
-	if err != nil {
-		t.Fatal(err)
-	}
+	written := must.Get(k.object("web"))(t)
 	k.cluster.Apply(k.t, endpoints("web", four[1:]...))
 	k.reaches(k.lab.Client, "tcp", vip, 80, "backend2")
 	k.keeps("cache kubernetes", "default/web", func(kept string) bool {
@@ -458,9 +444,7 @@ func TestKubernetesAway(t *testing.T) {
 	k.cluster.API.Kill(t)
 	k.stale("is noticed to be away", true)
 	k.reaches(k.lab.Client, "tcp", vip, 80, "backend2")
-	if now := k.revision("web"); now != before {
-		t.Errorf("while the server is away: web was %s, is %s", before, now)
-	}
+	expect.Equal(t, k.revision("web"), before, "while the server is away: web")
 	k.kill()
 	k.start()
 	k.reaches(k.lab.Client, "tcp", vip, 80, "backend2")
@@ -470,10 +454,7 @@ func TestKubernetesAway(t *testing.T) {
 	k.stale("is there at last", false)
 	k.cluster.Apply(k.t, endpoints("web", four...))
 	k.reaches(k.lab.Client, "tcp", vip, 80, "backend1", "backend2")
-	now, err := k.object("web")
-	if err != nil {
-		t.Fatal(err)
-	}
+	now := must.Get(k.object("web"))(t)
 	if now.ResourceVersion != written.ResourceVersion {
 		t.Errorf("the Service was written to, with nothing to write: %+v", now.ManagedFields)
 	}
@@ -494,4 +475,46 @@ func (k *kube) stale(what string, want bool) {
 		}
 		return fmt.Errorf("%d %v", code, tree)
 	})
+}
+
+// In a pod the agent uses the server in its environment and the account in the pod's files. It writes
+// addresses with the mode of ip_mode.
+//
+// Slow: an API server starts, and an agent twice.
+func TestKubernetesInCluster(t *testing.T) {
+	parallel(t)
+	k := withKubernetes(t, kubetest.Options{})
+	account := t.TempDir()
+	ca := must.Get(os.ReadFile(k.cluster.CA))(t)
+	for name, text := range map[string]string{"token": k.cluster.Token(t, "ironvip", "ironvip"), "ca.crt": string(ca), "namespace": "ironvip"} {
+		must.Succeed(t, os.WriteFile(filepath.Join(account, name), []byte(text), 0o644))
+	}
+	k.config("[[source]]\ntype = \"kubernetes\"\nin_cluster = true\nip_mode = \"vip\"\n")
+	k.mode = corev1.LoadBalancerIPModeVIP
+	// The files are at the same paths as in a pod, for this process only.
+	k.adjust = func(cmd *exec.Cmd) {
+		const place = `set -e
+run=$(readlink -f /var/run)
+mount -t tmpfs none "$run"
+mkdir -p "$run/secrets/kubernetes.io"
+ln -s "$1" "$run/secrets/kubernetes.io/serviceaccount"
+shift
+exec "$@"`
+		cmd.Args = append([]string{"sh", "-c", place, "sh", account, cmd.Path}, cmd.Args[1:]...)
+		cmd.Path = "/bin/sh"
+		cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
+		cmd.Env = append(os.Environ(), "KUBERNETES_SERVICE_HOST="+k.cluster.Addr.Addr().String(), fmt.Sprintf("KUBERNETES_SERVICE_PORT=%d", k.cluster.Addr.Port()))
+	}
+	k.start()
+	four, _ := k.pods(8080)
+	k.cluster.Apply(t, loadBalancer("web", ourClass, "")+endpoints("web", four...))
+	vip := k.ingress("web", 1)[0]
+	k.reaches(k.lab.Client, "tcp", vip, 80, "backend1", "backend2")
+	k.status("OK", "sources", "kubernetes 1 service")
+
+	k.stop()
+	k.adjust = nil // no pod
+	k.start()
+	k.reaches(k.lab.Client, "tcp", vip, 80, "backend1", "backend2")
+	k.status("WARN", "sources", "this is not in a pod")
 }

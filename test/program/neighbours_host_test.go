@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/planetest"
 )
@@ -44,9 +45,8 @@ func TestNeighboursOfNFT(t *testing.T) {
 	n.before = n.state()
 	web := n.live(func() {})
 	h.start()
-	if now := h.vip("web"); now != web {
-		t.Errorf("after clean and start web has %s, had %s", now, web)
-	}
+	now := h.vip("web")
+	expect.Equal(t, now, web, "address of web after clean and start")
 	n.reaches(web, "backend2")
 	n.check("a start after clean")
 	h.stop()

@@ -5,6 +5,7 @@ package program
 import (
 	"strings"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/planetest"
 )
 
@@ -40,9 +41,7 @@ func (n *neighborhood) clean(args ...string) (r result) {
 func (n *neighborhood) cleaned(step string) {
 	n.t.Helper()
 	r := n.clean()
-	if r.code != 0 {
-		n.t.Fatalf("%s: exit code %d: %s%s", step, r.code, r.stdout, r.stderr)
-	}
+	must.Equal(n.t, r.code, 0, "%s: exit code %d: %s%s", step, r.code, r.stdout, r.stderr)
 	planetest.SameState(n.t, step, n.state(), n.before)
 	if r := n.clean("--dry-run"); r.code != 0 || r.stdout != "" {
 		n.t.Errorf("%s leaves: exit code %d\n%s%s", step, r.code, r.stdout, r.stderr)

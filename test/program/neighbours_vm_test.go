@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/planetest"
 )
@@ -49,9 +51,8 @@ func here(t *testing.T) *netlab.Node { return netlab.Here(t, "here", netip.Addr{
 func newHostAlone(t *testing.T) *host {
 	t.Helper()
 	h := newHost(t)
-	if r := command(t, "dataplane", "clean", "--config", h.dir); r.code != 0 {
-		t.Fatalf("clean: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
-	}
+	r := command(t, "dataplane", "clean", "--config", h.dir)
+	must.Equal(t, r.code, 0, "clean: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	return h
 }
 
@@ -125,33 +126,27 @@ ports = [ { port = 80 } ]
 
 	// The leases remain: a new start assigns every address again.
 	h.start()
-	if now := h.vip("web"); now != web {
-		t.Errorf("after clean and start web has %s, had %s", now, web)
-	}
+	now := h.vip("web")
+	expect.Equal(t, now, web, "address of web after clean and start")
 	h.serves(web+":8080", "b")
 	n.check("a start after clean")
 	h.kill()
 
 	// Without the state file, the table and the device identify what is ours.
 	db := filepath.Join(h.dir, "state", "ironvip.db")
-	if err := os.WriteFile(db, []byte("not a database"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(db, []byte("not a database"), 0o600))
 	if r := n.clean("--dry-run"); r.code != 10 || !strings.Contains(r.stderr, "damaged") || !strings.Contains(r.stdout, web+":8080/tcp") {
 		t.Errorf("with a damaged state file: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
-	if err := os.Remove(db); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(db))
 	// A flush of all tables removes the record of node ports, too.
 	run(t, "nft", "delete", "table", "inet", "ironvip")
 	for _, addr := range []string{"198.18.0.1", "203.0.113.8"} {
 		run(t, "ipvsadm", "-D", "-t", addr+":"+nodePort)
 	}
 	n.cleaned("clean without a state file and a table")
-	if _, err := os.Stat(db); err == nil {
-		t.Error("clean made a state file")
-	}
+	_, err := os.Stat(db)
+	expect.True(t, err != nil, "clean made a state file")
 }
 
 // A service in a pool without a sign of being ours remains, and is reported.
@@ -166,18 +161,15 @@ func TestCleanLeavesTheUnknown(t *testing.T) {
 	if r.code != 0 || !strings.Contains(r.stdout, theirs) || !strings.Contains(r.stdout, "ipvsadm -D -t "+theirs) {
 		t.Errorf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
-	if out := theKernel(t)["ipvsadm -Sn"]; !strings.Contains(out, theirs) {
-		t.Errorf("it is gone:\n%s", out)
-	}
+	expect.Contains(t, theKernel(t)["ipvsadm -Sn"], theirs, "it is gone:\n")
 	if r := clean("--pools", "--dry-run", "-o", "name"); r.code != 10 || strings.TrimSpace(r.stdout) != theirs+"/tcp" {
 		t.Errorf("--pools --dry-run: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 	if r := clean("--pools"); r.code != 0 {
 		t.Errorf("--pools: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
-	if out := theKernel(t)["ipvsadm -Sn"]; strings.Contains(out, theirs) {
-		t.Errorf("it is there still:\n%s", out)
-	}
+	out := theKernel(t)["ipvsadm -Sn"]
+	expect.False(t, strings.Contains(out, theirs), "it is there still:\n%s", out)
 }
 
 // Doctor detects the neighbors of a real kernel and suggests settings.
@@ -200,9 +192,7 @@ func TestDoctorSeesNeighbours(t *testing.T) {
 	}
 	says := func(out, want string) {
 		t.Helper()
-		if !strings.Contains(out, want) {
-			t.Errorf("doctor does not say %q:\n%s", want, out)
-		}
+		expect.Contains(t, out, want, "doctor does not say %q:\n", want)
 	}
 	out := examine()
 	says(out, "WARN  device kube-ipvs0 exists: kube-proxy runs or ran here")

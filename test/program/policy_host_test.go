@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // health waits until the health port answers with a status and a count.
@@ -84,7 +86,6 @@ backends = [ { address = "127.0.0.1", port = %[2]d, zone = "zb" }, { address = "
 	h.health(port, 200, 1)
 	h.ok("backend", "drain", "web", a.addr)
 	h.health(port, 503, 0)
-	if name, err := who(web); err == nil {
-		t.Errorf("without a backend on this node, %s answers", name)
-	}
+	name, err := who(web)
+	expect.True(t, err != nil, "without a backend on this node, %s answers", name)
 }

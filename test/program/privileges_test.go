@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -67,9 +68,7 @@ func (h *host) belongsTo(uid int) {
 	for d := filepath.Dir(h.dir); err == nil && d != "/" && d != os.TempDir(); d = filepath.Dir(d) {
 		err = os.Chmod(d, 0o755)
 	}
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 }
 
 // publicBinary returns a copy of the binary that every user may run.
@@ -90,8 +89,7 @@ func (h *host) as(uid uint32, groups []uint32, args ...string) result {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid, Groups: groups}}
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); cmd.ProcessState == nil {
-		h.t.Fatalf("ironvip %v as %d: %v", args, uid, err)
-	}
+	err := cmd.Run()
+	must.True(h.t, cmd.ProcessState != nil, "ironvip %v as %d: %v", args, uid, err)
 	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }

@@ -14,6 +14,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // newForwarder makes h use a proxy in a process of its own, which it returns. Program is its binary.
@@ -140,9 +143,7 @@ func TestProxyThatCannotBeReplaced(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(program, binary, 0o755)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	f := newForwarder(t, h, program)
 	f.launch()
 	h.start()
@@ -176,9 +177,7 @@ func TestProxyInTheAgent(t *testing.T) {
 	web := h.vip("web") + ":8080"
 	open := dial(t, web, "a")
 	h.kill()
-	if err := open.say("after its end"); err == nil {
-		t.Error("the connection survives its process")
-	}
+	expect.True(t, open.say("after its end") != nil, "the connection survives its process")
 	if c, err := net.Dial("tcp", web); err == nil {
 		c.Close()
 		t.Error("somebody accepts clients")

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -39,9 +41,7 @@ func sees(t testing.TB, n *netlab.Node, line string) string {
 	var out []byte
 	var err error
 	n.Do(func() { out, err = exec.Command(args[0], args[1:]...).CombinedOutput() })
-	if err != nil {
-		t.Fatalf("%s: %s: %v\n%s", n.Name, line, err, out)
-	}
+	must.Succeed(t, err, "%s: %s: %s", n.Name, line, out)
 	return string(out)
 }
 
@@ -128,9 +128,7 @@ health = { type = "none" }
 			seen := map[string]int{}
 			for range 4 {
 				a, err := lab.Client.Ask(p.network, p.at)
-				if err != nil {
-					t.Fatalf("%s: %s %s: %v", when, p.network, p.at, err)
-				}
+				must.Succeed(t, err, "%s: %s %s", when, p.network, p.at)
 				if seen[a.Name]++; a.Client.Addr() != lab.Client.Addr4 && a.Client.Addr() != lab.Client.Addr6 {
 					t.Errorf("%s: %s saw the client of %s as %s", when, a.Name, p.at, a.Client)
 				}
@@ -165,13 +163,8 @@ health = { type = "none" }
 	}
 
 	running := map[*netlab.Node]map[string]string{}
-	open, err := lab.Client.Dial("tcp", places[0].at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := open.Ask(); err != nil {
-		t.Fatal(err)
-	}
+	open := must.Get(lab.Client.Dial("tcp", places[0].at))(t)
+	must.Get(open.Ask())(t)
 	for i, n := range nodes {
 		running[n] = kernelOf(t, n)
 		hosts[i].kill()
@@ -179,9 +172,8 @@ health = { type = "none" }
 	serves("with all agents dead")
 	for i, n := range nodes {
 		hosts[i].start()
-		if w := hosts[i].writes(); w != 0 {
-			t.Errorf("%s: %v kernel writes at a restart with nothing changed", n.Name, w)
-		}
+		w := hosts[i].writes()
+		expect.Equal(t, w, 0, "%s: %v kernel writes at a restart with nothing changed", n.Name, w)
 		same(t, n.Name+"'s restart", kernelOf(t, n), running[n])
 		hosts[i].ok("dataplane", "diff")
 	}
@@ -220,4 +212,41 @@ func ours(text string) string {
 		}
 	}
 	return kept.String()
+}
+
+// A director can't deliver packets of direct routing or a tunnel to itself. A backend at its own address
+// gets no clients, even if it is not checked, probes find what clients would, and the service says why.
+func TestADirectorIsNoBackendOfItself(t *testing.T) {
+	need.Module(t, "ipip")
+	h, lab := newLab(t)
+	at := netip.MustParseAddr(h.pool + ".20")
+	service := func(name, forward, backends, health string, port int) string {
+		return fmt.Sprintf("[[service]]\nname = %q\nvips = [%q]\nshare_key = \"one\"\nforward = %q\nscheduler = \"rr\"\nports = [ { port = %d } ]\nbackends = [ %s ]\n%s\n",
+			name, at, forward, port, backends, health)
+	}
+	own, both := fmt.Sprintf("{ address = %q }", lab.Director.Addr4), fmt.Sprintf("{ address = %q }, { address = %q }", lab.Director.Addr4, lab.Backends[0].Addr4)
+	h.write("services.d/all.toml", service("mixed", "dr", both, `health = { type = "none" }`, 80)+
+		service("checked", "dr", own, "", 81)+service("wrapped", "tunnel", own, "", 82))
+	real := h.on(t, lab.Backends[0], "")
+	real.edit("ironvip.toml", "[dataplane]\n", "[dataplane]\nrole = \"real-server\"\n")
+	real.write("services.d/all.toml", service("mixed", "dr", both, `health = { type = "none" }`, 80))
+	h.start()
+	real.start()
+	for port := range uint16(3) {
+		lab.Director.Serve("tcp", netip.AddrPortFrom(at, 80+port))
+	}
+	lab.Backends[0].Serve("tcp", netip.AddrPortFrom(at, 80))
+	h.reaches(lab.Client, "tcp", at.String(), 80, lab.Backends[0].Name)
+	for _, name := range []string{"mixed", "checked", "wrapped"} {
+		mentions(t, name, h.cli("service", "explain", name).stdout, fmt.Sprintf("backend %s gets no clients from this host", lab.Director.Addr4))
+	}
+	h.eventually("the checks fail as clients would", func() error {
+		for _, name := range []string{"checked", "wrapped"} {
+			if text := h.ok("backend", "list", name); !strings.Contains(text, "tcp unhealthy") || !strings.Contains(text, "refused (as clients, at "+at.String()) {
+				return errors.New(text)
+			}
+		}
+		return nil
+	})
+	mentions(t, "the status", h.cli("status").stdout, "2 paths of health checks programmed")
 }

@@ -5,6 +5,8 @@ package program
 import (
 	"fmt"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // A backend that registers with a TTL and sends no heartbeats drains, and is removed later.
@@ -50,9 +52,7 @@ func TestRegistrationsSurviveKill(t *testing.T) {
 		h.kill()
 		h.start()
 		for name, vip := range vips {
-			if got := h.vip(name); got != vip {
-				t.Errorf("%s moved from %s to %s", name, vip, got)
-			}
+			expect.Equal(t, h.vip(name), vip, "%s moved from %s to", name, vip)
 			h.serves(vip+":8080", "a")
 		}
 		if code, _ := h.rest("GET", "/v1/services/default/s7", ""); code != 404 {

@@ -22,16 +22,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
 // newUDPBackend starts a UDP server on the loopback that returns each datagram.
 func newUDPBackend(t *testing.T) *backend {
 	t.Helper()
-	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 	go func() {
 		for buf := make([]byte, 100); ; {
 			n, from, err := conn.ReadFromUDPAddrPort(buf)
@@ -184,10 +182,7 @@ func newServices(t *testing.T, h *host) (a *backend) {
 // freeAt returns an address of the loopback with a free port.
 func freeAt(t *testing.T) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	return netip.MustParseAddrPort(l.Addr().String())
 }
@@ -254,10 +249,7 @@ func (m *manager) launchWithStore(h *host, more ...*os.File) {
 	fds := slices.Clone(m.fds)
 	m.descriptors.mu.Unlock()
 	for _, fd := range fds {
-		d, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			h.t.Fatal(err)
-		}
+		d := must.Get(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(h.t)
 		f := os.NewFile(uintptr(d), "")
 		defer f.Close()
 		files = append(files, f)
@@ -325,16 +317,10 @@ func TestInheritedJunk(t *testing.T) {
 	m.received(h)
 	m.descriptors.close() // as systemd does when a service has stopped
 
-	file, err := os.Open(filepath.Join(h.dir, "ironvip.toml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Open(filepath.Join(h.dir, "ironvip.toml")))(t)
 	defer file.Close()
 	// A socket of another kind at the address of a service.
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := must.Get(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	other := os.NewFile(uintptr(fd), "")
 	at := &unix.SockaddrInet4{Port: 8080, Addr: [4]byte(net.ParseIP(web).To4())}
 	if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
@@ -343,14 +329,8 @@ func TestInheritedJunk(t *testing.T) {
 	}
 	// A listener of the right kind that no service needs.
 	var set sockets.Set
-	strange, err := set.ListenTCP(t.Context(), freeAt(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	strangeFile, err := strange.File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	strange := must.Get(set.ListenTCP(t.Context(), freeAt(t)))(t)
+	strangeFile := must.Get(strange.File())(t)
 	m.launchWithStore(h, file, other, strangeFile)
 	other.Close()
 	strangeFile.Close()

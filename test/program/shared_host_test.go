@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironvip/ironvip/test/need"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/need"
 )
 
 // These tests depend on the dataplane. shared_vm_test.go runs them with IPVS.
@@ -31,18 +33,13 @@ func TestDemo(t *testing.T) {
 // capabilitiesOfUnit returns the capabilities that the systemd unit gives to the agent.
 func capabilitiesOfUnit(t *testing.T, name string) (all []uintptr) {
 	t.Helper()
-	unit, err := os.ReadFile("../../configs/systemd/" + name + ".service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	unit := must.Get(os.ReadFile("../../configs/systemd/" + name + ".service"))(t)
 	_, names, _ := strings.Cut(string(unit), "\nAmbientCapabilities=")
 	names, _, _ = strings.Cut(names, "\n")
 	for name := range strings.FieldsSeq(names) {
 		n, known := map[string]uintptr{"CAP_NET_BIND_SERVICE": unix.CAP_NET_BIND_SERVICE, "CAP_NET_ADMIN": unix.CAP_NET_ADMIN,
 			"CAP_NET_RAW": unix.CAP_NET_RAW, "CAP_BPF": unix.CAP_BPF}[name]
-		if !known {
-			t.Fatalf("the unit has %q", name)
-		}
+		must.True(t, known, "the unit has %q", name)
 		all = append(all, n)
 	}
 	return all

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // kubernetesMayCost is the maximum number of bytes that the Kubernetes adapter, with its parts of
@@ -28,10 +30,7 @@ func TestBuildWithoutKubernetes(t *testing.T) {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	size := func(path string) int64 {
-		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(os.Stat(path))(t)
 		return info.Size()
 	}
 	with, without := size(bin(t)), size(slim)

@@ -4,20 +4,23 @@ package program
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // stats returns a service's traffic from REST, and that of its only frontend's backends by address.
 func (h *host) stats(service string) (total map[string]any, backends map[string]map[string]any) {
 	h.t.Helper()
 	code, tree := h.rest("GET", "/v1/services/default/"+service+"/stats", "")
-	if code != 200 {
-		h.t.Fatalf("stats of %s: %d %v", service, code, tree)
-	}
+	must.Equal(h.t, code, 200, "stats of %s: %d %v", service, code, tree)
 	backends = map[string]map[string]any{}
 	for _, f := range tree["frontends"].([]any) {
 		for _, b := range f.(map[string]any)["backends"].([]any) {
@@ -48,15 +51,9 @@ func (h *host) carries(service string, connections, active float64, of map[strin
 
 func (h *host) scrape() string {
 	h.t.Helper()
-	resp, err := h.http().Get("http://ironvip/metrics")
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	resp := must.Get(h.http().Get("http://ironvip/metrics"))(h.t)
 	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	b := must.Get(io.ReadAll(resp.Body))(h.t)
 	return string(b)
 }
 
@@ -73,15 +70,9 @@ func countsTraffic(t *testing.T) {
 	if got := answered(t, addr, 4); got["a"] != 2 || got["b"] != 2 {
 		t.Fatalf("answered by %v", got)
 	}
-	open, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	open := must.Get(net.Dial("tcp", addr))(t)
 	defer open.Close()
-	name, err := bufio.NewReader(open).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	name := must.Get(bufio.NewReader(open).ReadString('\n'))(t)
 	of := map[string]float64{a.addr: 2, b.addr: 2}
 	of[map[string]string{"a\n": a.addr, "b\n": b.addr}[name]]++
 	h.carries("web", 5, 1, of)
@@ -108,17 +99,14 @@ func countsTraffic(t *testing.T) {
 	labels := fmt.Sprintf(`{frontend="%s/tcp",port="8080/tcp",service="web"}`, addr)
 	metrics := h.scrape()
 	for _, want := range []string{"ironvip_statistics_up 1\n", "ironvip_service_connections_total" + labels + " 5\n", "ironvip_service_active_connections" + labels + " 1\n"} {
-		if !strings.Contains(metrics, want) {
-			t.Errorf("no %q in the metrics:\n%s", want, metrics)
-		}
+		expect.Contains(t, metrics, want, "no %q in the metrics:\n", want)
 	}
 
 	open.Close()
 	h.carries("web", 5, 0, of)
 	// A removed backend does not reduce its service's counters.
-	if code, tree := h.rest("DELETE", "/v1/services/default/web/backends/"+b.addr, "", "Prefer", "wait=30"); code/100 != 2 {
-		t.Fatalf("%d %v", code, tree)
-	}
+	code, tree := h.rest("DELETE", "/v1/services/default/web/backends/"+b.addr, "", "Prefer", "wait=30")
+	must.Equal(t, code/100, 2, "%d %v", code, tree)
 	delete(of, b.addr)
 	h.carries("web", 5, 0, of)
 
@@ -133,4 +121,42 @@ func countsTraffic(t *testing.T) {
 	answered(t, addr, 2)
 	of[a.addr] += 2
 	h.carries("web", before+2, 0, of)
+}
+
+// connectionLine is one line of "dataplane connections -o json".
+type connectionLine struct{ Service, Frontend, Client, Backend, State string }
+
+func (h *host) connections() (out []connectionLine) {
+	h.t.Helper()
+	for line := range strings.Lines(h.ok("dataplane", "connections", "-o", "json")) {
+		var c connectionLine
+		err := json.Unmarshal([]byte(line), &c)
+		must.Succeed(h.t, err, "%v in %q", err, line)
+		out = append(out, c)
+	}
+	return out
+}
+
+// listsConnections: the command lists an open connection with its client and backend, and no longer once
+// it is closed (with IPVS, it is not established any more).
+func listsConnections(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a := newBackend(t, "a")
+	h.start()
+	addr := h.put("web", a) + ":8080"
+	conn := must.Get(net.Dial("tcp", addr))(t)
+	defer conn.Close()
+	must.Get(bufio.NewReader(conn).ReadString('\n'))(t)
+	want := connectionLine{Service: "web", Frontend: addr + "/tcp", Client: conn.LocalAddr().String(), Backend: a.addr, State: "ESTABLISHED"}
+	if all := h.connections(); !slices.Contains(all, want) {
+		t.Errorf("not listed: %+v, want %+v", all, want)
+	}
+	conn.Close()
+	h.eventually("the closed connection is not established any more", func() error {
+		if all := h.connections(); slices.Contains(all, want) {
+			return fmt.Errorf("%+v", all)
+		}
+		return nil
+	})
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -72,28 +74,16 @@ func TestSwitchCommand(t *testing.T) {
 	h, l, tcp, udp := newNFTLab(t)
 	h.start()
 	refused := h.cli("dataplane", "switch", "nft")
-	if refused.code != 5 {
-		t.Errorf("exit %d although dataplane.mode contradicts", refused.code)
-	}
+	expect.Equal(t, refused.code, 5, "exit %d although dataplane.mode contradicts", refused.code)
 	mentions(t, "the refusal", refused.stderr, "ironvip.toml:", `dataplane.mode = "proxy" contradicts`, `set dataplane.mode to "nft", or to "auto"`)
-	if same := h.ok("dataplane", "switch", "proxy"); same != "this host runs proxy\n" {
-		t.Errorf("to the same: %s", same)
-	}
+	expect.Equal(t, h.ok("dataplane", "switch", "proxy"), "this host runs proxy\n", "to the same")
 	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "auto"`)
 	stop := keepAsking(l, tcp, udp)
 	c, lives := opened(t, l, tcp)
-	idle, err := l.Client.Dial("tcp", tcp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, err := idle.Ask()
-	if err != nil {
-		t.Fatal(err)
-	}
+	idle := must.Get(l.Client.Dial("tcp", tcp))(t)
+	first := must.Get(idle.Ask())(t)
 	plan := h.cli("dataplane", "switch", "nft", "--plan")
-	if plan.code != 10 {
-		t.Errorf("plan: exit %d", plan.code)
-	}
+	expect.Equal(t, plan.code, 10, "plan: exit")
 	mentions(t, "the plan", plan.stdout, "proxy -> nft", "tcp", "continue until they end, for 10m0s at most", "udp", "move with their next datagram")
 	mentions(t, "the switch", h.ok("dataplane", "switch", "nft"), "proxy -> nft")
 	h.status("OK", "leaving", "proxy drains: 2 connections by tcp")
@@ -102,20 +92,14 @@ func TestSwitchCommand(t *testing.T) {
 	if a, err := idle.Ask(); err != nil || a != first {
 		t.Errorf("a new client came from the port of an open connection, which is answered by %v, %v; at first by %v", a, err, first)
 	}
-	if again := h.ok("dataplane", "switch", "nft"); again != "this host runs nft\n" {
-		t.Errorf("once more: %s", again)
-	}
+	expect.Equal(t, h.ok("dataplane", "switch", "nft"), "this host runs nft\n", "once more")
 	h.edit("ironvip.toml", `mode = "auto"`, `mode = "proxy"`)
 	again := h.cli("dataplane", "switch", "nft")
-	if again.code != 1 {
-		t.Errorf("to the same, which dataplane.mode contradicts: exit %d", again.code)
-	}
+	expect.Equal(t, again.code, 1, "to the same, which dataplane.mode contradicts: exit")
 	mentions(t, "the contradiction", again.stdout, "this host runs nft, but the configuration does not keep it", "ironvip.toml:", `dataplane.mode = "proxy" contradicts: the next start runs that`)
 	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "auto"`)
 	drains(t, h, l, c, "[12]", false) // idle may have the same backend
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, stop())
 	c.Close()
 	idle.Close()
 	h.eventually("the proxy has ended", func() error {
@@ -143,14 +127,8 @@ func comesFromItsPort(t *testing.T, l *netlab.Lab, to netip.AddrPort, first netl
 	second := netip.MustParsePrefix("10.77.0.3/24") // no other client has used this port there
 	l.Client.AddAddr("eth0", second)
 	for {
-		c, err := l.Client.DialFromPort("tcp", netip.AddrPortFrom(second.Addr(), first.Client.Port()), to)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := c.Ask()
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(l.Client.DialFromPort("tcp", netip.AddrPortFrom(second.Addr(), first.Client.Port()), to))(t)
+		a := must.Get(c.Ask())(t)
 		_ = c.Conn.(*net.TCPConn).SetLinger(0) // the next one has the same port
 		c.Close()
 		if a.Name == first.Name {

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
@@ -25,9 +27,7 @@ func inDirector(t *testing.T, l *netlab.Lab, commands string) string {
 		var out []byte
 		var err error
 		l.Director.Do(func() { out, err = exec.Command(args[0], args[1:]...).CombinedOutput() })
-		if err != nil {
-			t.Fatalf("%s: %v: %s", command, err, out)
-		}
+		must.Succeed(t, err, "%s: %s", command, out)
 		all = append(all, out...)
 	}
 	return string(all)
@@ -64,14 +64,8 @@ func inKernel(t *testing.T, h *host, l *netlab.Lab, has, lacks []string) {
 // opened opens a connection. Lives fails the test if the backend that answered first no longer does.
 func opened(t *testing.T, l *netlab.Lab, to netip.AddrPort) (c *netlab.Conn, lives func(when string)) {
 	t.Helper()
-	c, err := l.Client.Dial("tcp", to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, err := c.Ask()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c = must.Get(l.Client.Dial("tcp", to))(t)
+	first := must.Get(c.Ask())(t)
 	return c, func(when string) {
 		t.Helper()
 		if a, err := c.Ask(); err != nil || a.Name != first.Name {
@@ -123,10 +117,7 @@ func bothServe(t *testing.T, h *host, l *netlab.Lab, tcp, udp netip.AddrPort) {
 // for the number of connections. With end, it closes c and expects that nothing is left. Then the drain ends.
 func drains(t *testing.T, h *host, l *netlab.Lab, c *netlab.Conn, count string, end bool) {
 	t.Helper()
-	a, err := c.Ask()
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(c.Ask())(t)
 	addr := l.Backends[slices.IndexFunc(l.Backends, func(b *netlab.Node) bool { return b.Name == a.Name })].Addr4.String()
 	h.ok("backend", "drain", "web", addr) // until the dataplane has it, however long that takes
 	r := h.cli("backend", "drain", "web", addr, "--wait", "--timeout", "1s")
@@ -137,9 +128,8 @@ func drains(t *testing.T, h *host, l *netlab.Lab, c *netlab.Conn, count string, 
 		t.Errorf("drain with a connection: exit %d\n%s", r.code, r.stderr)
 	}
 	list := regexp.MustCompile(`(?m)^web +` + regexp.QuoteMeta(addr) + ` +drain .* ` + count + ` +- +- +- *$`)
-	if out := h.ok("backend", "list", "web"); !list.MatchString(out) {
-		t.Errorf("the list of backends doesn't count the connection:\n%s", out)
-	}
+	out := h.ok("backend", "list", "web")
+	expect.True(t, list.MatchString(out), "the list of backends doesn't count the connection:\n%s", out)
 	if end {
 		c.Close()
 		if r := h.cli("backend", "drain", "web", addr, "--wait", "--timeout", "1m"); r.code != 0 {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // Between ipvs and nft, open connections stay with their backends in both directions, also if the agent is killed in
@@ -54,9 +56,8 @@ func TestRestartBetweenIPVSAndNFT(t *testing.T) {
 	h.edit("ironvip.toml", `mode = "ipvs"`, `mode = "proxy"`)
 	h.start() // IPVS would take the packets of the proxy's clients
 	has(tcp.Addr().String(), "inet ironvip\n")
-	if _, err := c.Ask(); err == nil {
-		t.Error("a connection of IPVS survives the change to the proxy")
-	}
+	_, err := c.Ask()
+	expect.True(t, err != nil, "a connection of IPVS survives the change to the proxy")
 	bothServe(t, h, l, tcp, udp)
 }
 
@@ -82,9 +83,7 @@ func TestSwitchFromIPVS(t *testing.T) {
 	h.status("OK", "leaving", "nft drains: ")
 	lives("back with ipvs")
 	alsoLives("back with ipvs")
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, stop())
 	d.Close()
 	lives("with ipvs alone")
 
@@ -95,9 +94,8 @@ func TestSwitchFromIPVS(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := c.Ask(); err == nil {
-		t.Error("a connection of IPVS survives the change to the proxy")
-	}
+	_, err := c.Ask()
+	expect.True(t, err != nil, "a connection of IPVS survives the change to the proxy")
 	bothServe(t, h, l, tcp, udp)
 	inKernel(t, h, l, []string{"10.77.0.1:99"}, []string{tcp.Addr().String(), "inet ironvip\n", "ironvip_nft"})
 }

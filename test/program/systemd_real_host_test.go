@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -42,17 +44,12 @@ func newRealSystemd(t *testing.T, h *host) *realSystemd {
 	t.Helper()
 	need.Root(t)
 	dir, err := os.MkdirTemp("", "sd") // short, because the name of a unix socket is
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	paths := strings.NewReplacer("/usr/local/bin/ironvip", bin(t), "/usr/local/libexec/ironvip/ironvip-proxy", filepath.Join(filepath.Dir(bin(t)), "ironvip-proxy"),
 		"/etc/ironvip", h.dir, "/run/ironvip-proxy", filepath.Join(dir, "proxy"))
 	for _, name := range []string{agentUnit, proxyUnit, proxySocket} {
-		unit, err := os.ReadFile(filepath.Join("../../configs/systemd", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		unit := must.Get(os.ReadFile(filepath.Join("../../configs/systemd", name)))(t)
 		text := ""
 		for line := range strings.Lines(string(unit)) {
 			key, _, _ := strings.Cut(line, "=")
@@ -63,9 +60,7 @@ func newRealSystemd(t *testing.T, h *host) *realSystemd {
 				text += fmt.Sprintf("StandardError=append:%s/log\n", dir)
 			}
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	s := &realSystemd{h: h, env: append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "HOME="+dir, "SYSTEMD_UNIT_PATH="+dir+":")}
 	// systemd moves its processes to control groups below its own, so it gets one of its own. It
@@ -95,9 +90,7 @@ exec unshare --mount --pid --fork --kill-child --cgroup --mount-proc sh -c '
 	} else {
 		start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	s.pid = cmd.Process.Pid
 	t.Cleanup(func() {
 		cmd.Process.Kill()
@@ -251,9 +244,7 @@ func TestRestartWithSystemd(t *testing.T) {
 	c.more(h, 20)
 	c.check("systemctl reload of the proxy", false)
 	follows("systemctl reload of the proxy", "newer")
-	if !s.runs(former) {
-		t.Errorf("the former process %s does not run, although it has a connection", former)
-	}
+	expect.True(t, s.runs(former), "the former process %s does not run, although it has a connection", former)
 	if now := s.property(agentUnit, "MainPID"); now != agent {
 		t.Errorf("the agent is process %s, and was %s", now, agent)
 	}
@@ -291,10 +282,7 @@ func TestOtherModeStartsNoProxy(t *testing.T) {
 	s.do("start", "ironvip")
 	s.do("restart", "ironvip")
 	mentions(t, "dataplane show", h.ok("dataplane", "show"), "nft")
-	if at := s.property(proxyUnit, "InactiveExitTimestampMonotonic"); at != "0" {
-		t.Errorf("the proxy was started at %s us", at)
-	}
-	if state := s.property(proxySocket, "SubState"); state != "listening" {
-		t.Errorf("the proxy's socket is %s", state)
-	}
+	at := s.property(proxyUnit, "InactiveExitTimestampMonotonic")
+	expect.Equal(t, at, "0", "the proxy was started at %s us", at)
+	expect.Equal(t, s.property(proxySocket, "SubState"), "listening", "the proxy's socket")
 }

@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // manager plays systemd: it owns the socket on which the agent reports its state, and the store of
@@ -33,10 +35,7 @@ type manager struct {
 func newManager(t *testing.T, h *host, env ...string) *manager {
 	t.Helper()
 	path := filepath.Join(h.dir, "notify")
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"}))(t)
 	m := &manager{t: t, conn: conn, path: path}
 	var reader sync.WaitGroup
 	reader.Go(func() {
@@ -46,9 +45,7 @@ func newManager(t *testing.T, h *host, env ...string) *manager {
 			if err != nil {
 				return
 			}
-			if err := m.descriptors.add(control[:room]); err != nil {
-				t.Error(err)
-			}
+			expect.Succeed(t, m.descriptors.add(control[:room]))
 			m.mu.Lock()
 			m.got = append(m.got, strings.Split(strings.TrimSpace(string(buf[:n])), "\n")...)
 			m.mu.Unlock()
@@ -64,14 +61,9 @@ func (m *manager) received(h *host) {
 	m.t.Helper()
 	const barrier = "BARRIER=1" // as systemd-notify sends it
 	n := m.count(barrier)
-	conn, err := net.Dial("unixgram", m.path)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("unixgram", m.path))(m.t)
 	defer conn.Close()
-	if _, err := conn.Write([]byte(barrier)); err != nil {
-		m.t.Fatal(err)
-	}
+	must.Get(conn.Write([]byte(barrier)))(m.t)
 	m.await(h, barrier, n+1)
 }
 
@@ -172,12 +164,9 @@ func TestNotify(t *testing.T) {
 	m.await(h, "READY=1", 1)
 	for i := range services { // immediately, without waiting
 		list := h.vips(fmt.Sprintf("s%d", i))
-		if len(list) != 1 {
-			t.Fatalf("s%d has %v when systemd is sent READY", i, list)
-		}
-		if name, err := who(list[0] + ":8080"); err != nil {
-			t.Errorf("s%d is answered by %q, %v when systemd is sent READY", i, name, err)
-		}
+		must.Len(t, list, 1, "s%d has %v when systemd is sent READY", i, list)
+		name, err := who(list[0] + ":8080")
+		expect.Succeed(t, err, "s%d is answered by %q, %v when systemd is sent READY", i, name, err)
 	}
 	status := ""
 	for _, line := range m.lines() {
@@ -197,9 +186,8 @@ func TestNotify(t *testing.T) {
 	h.edit("ironvip.toml", `mode = "`, `moed = "`) // an invalid file ends the reload as well
 	h.signalOnly(syscall.SIGHUP)
 	m.await(h, "READY=1", 3)
-	if n := m.count("STOPPING=1"); n != 0 {
-		t.Errorf("STOPPING=1 %d times while it runs", n)
-	}
+	n := m.count("STOPPING=1")
+	expect.Equal(t, n, 0, "STOPPING=1 %d times while it runs", n)
 	h.stop()
 	m.await(h, "STOPPING=1", 1)
 }
@@ -232,18 +220,14 @@ func TestNotReadyBeforeSourcesSpoke(t *testing.T) {
 			return err
 		}
 		resp.Body.Close()
-		if resp.StatusCode != 503 {
-			t.Errorf("readyz: %s before a source has spoken", resp.Status)
-		}
+		expect.Equal(t, resp.StatusCode, 503, "readyz: %s before a source has spoken", resp.Status)
 		return nil
 	})
 	time.Sleep(300 * time.Millisecond)
 	if n := m.count("READY=1"); n != 0 {
 		t.Errorf("READY before a source has spoken: %q", m.lines())
 	}
-	if err := os.Mkdir(late, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(late, 0o755))
 	h.write("late.d/web.toml", service("web", "", a))
 	h.ok("source", "resync", "files")
 	m.await(h, "READY=1", 1)

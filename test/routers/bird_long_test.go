@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/announce/bfd"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/routers"
 	"github.com/ironvip/ironvip/test/wait"
@@ -74,9 +75,8 @@ func TestRestartWithBirdAndBFD(t *testing.T) {
 				s.AwaitUp()
 				s.Do("ready")
 				wait.Until(t, "all routes", func() bool { return bird.Count() == 1002 })
-				if n := events.Deleted.Load(); (n > 0) != c.deleted {
-					t.Errorf("%d routes were deleted", n)
-				}
+				n := events.Deleted.Load()
+				expect.Equal(t, n > 0, c.deleted, "%d routes were deleted", n)
 			})
 		})
 	}
@@ -106,7 +106,6 @@ protocol kernel vips6 { kernel table 179; learn; scan time 60; ipv6 { import all
 	s.StartAgain() // it adopts its routes
 	s.Do("withdraw", vips(4000)...)
 	wait.Until(t, "two routes", func() bool { return bird.Count() == 2 }, func() any { return bird.Count() })
-	if log := bird.LogEnd(1 << 20); strings.Contains(log, "dropped") {
-		t.Errorf("BIRD lost changes:\n%s", log)
-	}
+	log := bird.LogEnd(1 << 20)
+	expect.False(t, strings.Contains(log, "dropped"), "BIRD lost changes:\n%s", log)
 }

@@ -5,8 +5,10 @@ package routers_test
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ironvip/ironvip/announce/bfd"
 	"github.com/ironvip/ironvip/test/expect"
@@ -84,9 +86,8 @@ func TestBirdInternalMultihop(t *testing.T) {
 		s.AwaitUp()
 		s.AwaitBFD(bfd.Up)
 		wait.Until(t, "both routes", func() bool { return bird.Count() == 2 }, func() any { return bird.Ask("show", "route", "all") })
-		if all := bird.Ask("show", "route", "all"); strings.Count(all, "BGP.local_pref: 300") != 2 {
-			t.Error(all)
-		}
+		all := bird.Ask("show", "route", "all")
+		expect.Equal(t, strings.Count(all, "BGP.local_pref: 300"), 2, all)
 	})
 }
 
@@ -115,4 +116,134 @@ protocol bgp vips {
 	l.awaitKernelRoute(t, vip4, true)
 	l.awaitKernelRoute(t, vip6, true)
 	expect.Contains(t, l.kernelRoute(vip4), "fe80::", "the next hop is not link-local")
+}
+
+// restartable is a speaker of 1,000 prefixes whose restarts are graceful.
+func restartable(t *testing.T, l lab, c routers.Settings) (*routers.Speaker, *routers.RouteEvents) {
+	t.Helper()
+	c.Prefixes = append(c.Prefixes, vips(1000)...)
+	c.NotReady = true
+	events := routers.WatchRoutes(t, l.router)
+	s := routers.StartSpeaker(t, l.Director, c)
+	s.AwaitUp()
+	s.Do("ready")
+	wait.Until(t, "1,002 routes in the router's kernel", func() bool { return events.Added.Load() >= 1002 }, func() any { return events.Added.Load() })
+	return s, events
+}
+
+// A restart of the announcing process, by kill -9 or by a stop, deletes no route in the router. The
+// prefixes that are not announced again go with the end of the new initial routes.
+func TestRestartWithBird(t *testing.T) {
+	inLabs(t, func(t *testing.T, l lab, v6 bool) {
+		bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), ""))
+		s, events := restartable(t, l, l.settings(v6))
+		for _, end := range []func(){s.Kill, func() { s.Stop() }} {
+			end()
+			wait.Until(t, "BIRD waits for the restart", func() bool {
+				return strings.Contains(bird.Ask("show", "protocols", "all", "vips"), "Neighbor graceful restart active")
+			}, func() any { return bird.Ask("show", "protocols", "all", "vips") })
+			s.StartAgain()
+			s.AwaitUp()
+			s.Do("ready")
+			wait.Until(t, "the end of the restart", func() bool {
+				return !strings.Contains(bird.Ask("show", "protocols", "all", "vips"), "graceful restart active")
+			})
+			expect.AtMost(t, events.Deleted.Load(), 0, "deleted routes")
+		}
+		expect.Equal(t, bird.Count(), 1002, "routes after the restarts")
+		s.Kill()
+		s.StartAgain()
+		s.AwaitUp()
+		s.Do("withdraw", vip4) // before it is ready
+		s.Do("ready")
+		l.awaitKernelRoute(t, vip4, false)
+		wait.Until(t, "one route fewer", func() bool { return bird.Count() == 1001 })
+		wait.Until(t, "the report of the deletion", func() bool { return events.Deleted.Load() > 0 })
+		expect.Equal(t, events.Deleted.Load(), 1, "deleted routes")
+	})
+}
+
+// A router that restarts waits for this host's routes: the R bit is not set, although this process
+// has been restarted before.
+func TestRestartOfBird(t *testing.T) {
+	inLabs(t, func(t *testing.T, l lab, v6 bool) {
+		bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), ""), "-R")
+		s, events := restartable(t, l, l.settings(v6))
+		s.Kill()
+		bird.Kill() // both are away
+		s.StartAgain()
+		s.AwaitReason("connection refused")
+		bird.StartAgain()
+		s.AwaitUp()
+		// With the R bit, BIRD would end its recovery now, before it has the routes.
+		wait.Until(t, "all routes", func() bool { return bird.Count() == 1002 })
+		expect.AtMost(t, events.Deleted.Load(), 0, "deleted routes")
+		s.Do("ready")
+		wait.Until(t, "the end of the recovery", func() bool {
+			return strings.Contains(bird.LogEnd(1<<20), "Graceful restart done")
+		}, func() any { return bird.Ask("show", "protocols", "all", "vips") })
+		wait.Until(t, "all routes", func() bool { return bird.Count() == 1002 })
+		expect.AtMost(t, events.Deleted.Load(), 0, "deleted routes")
+	})
+}
+
+// BenchmarkBird measures until BIRD's table has 10,000 prefixes announced at once, then one more,
+// and then none of the 10,000. The memory is that of the speaker's process, with its test harness.
+func BenchmarkBird(b *testing.B) {
+	for _, v6 := range []bool{false, true} {
+		b.Run(map[bool]string{false: "ipv4", true: "ipv6"}[v6], func(b *testing.B) {
+			l := newLab(b)
+			bird := routers.StartBird(b, l.router, fmt.Sprintf(`router id 10.0.0.1;
+protocol bgp vips { local as 65000; neighbor %s as 4200065010; ipv4 { import all; export none; }; ipv6 { import all; export none; }; }
+`, l.us(v6)))
+			c := l.settings(v6)
+			c.Prefixes = nil
+			s := routers.StartSpeaker(b, l.Director, c)
+			s.AwaitUp()
+			all, one := vips(10000), netip.MustParsePrefix("10.98.0.1/32")
+			if v6 {
+				for i := range all {
+					a := all[i].Addr().As4()
+					all[i] = netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 14: a[2], 15: a[3]}), 128)
+				}
+				one = netip.MustParsePrefix("fd98::1/128")
+			}
+			var many, more, gone time.Duration
+			until := func(n int) func() time.Duration {
+				began := time.Now()
+				return func() time.Duration {
+					for bird.Count() != n {
+						time.Sleep(time.Millisecond)
+					}
+					return time.Since(began)
+				}
+			}
+			for b.Loop() {
+				took := until(len(all))
+				s.Do("announce", all...)
+				many += took()
+				took = until(len(all) + 1)
+				s.Do("announce", one)
+				more += took()
+				took = until(1)
+				s.Do("withdraw", all...)
+				gone += took()
+				took = until(0)
+				s.Do("withdraw", one)
+				took()
+			}
+			s.Do("announce", all...)
+			until(len(all))()
+			status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.Pid()))
+			for line := range strings.Lines(string(status)) {
+				var kB float64
+				if n, _ := fmt.Sscanf(line, "VmRSS: %f kB", &kB); n == 1 {
+					b.ReportMetric(kB/1024, "MB")
+				}
+			}
+			for name, d := range map[string]time.Duration{"ms/announce-10000": many, "ms/announce-one-more": more, "ms/withdraw-10000": gone} {
+				b.ReportMetric(float64(d.Microseconds())/1000/float64(b.N), name)
+			}
+		})
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/routers"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -62,9 +63,8 @@ func withGoBGP(t *testing.T, v6 bool) (s *routers.Speaker, rib func(text string,
 	p := &c.Peers[0]
 	p.Password, p.MED, p.Communities = "secret", 77, []string{"65010:100"}
 	s = routers.StartSpeaker(t, l.Director, c)
-	if x := s.AwaitUp(); !x.GracefulRestart {
-		t.Errorf("%+v", x)
-	}
+	x := s.AwaitUp()
+	expect.True(t, x.GracefulRestart, "%+v", x)
 	return s, func(text string, want bool) {
 		t.Helper()
 		var all string

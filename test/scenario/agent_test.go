@@ -4,7 +4,6 @@ package scenario
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -23,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/sources/static"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -60,9 +60,7 @@ func start(run ...func(context.Context) error) stages {
 func (s stages) stop(t testing.TB, what string) {
 	t.Helper()
 	s.cancel()
-	if err := s.group.Wait(); !errors.Is(err, context.Canceled) {
-		t.Errorf("%s ended with %v", what, err)
-	}
+	expect.Is(t, s.group.Wait(), context.Canceled, "%s ended with", what)
 }
 
 // drains is a pipeline.DrainStore that outlives the director's agent.
@@ -150,9 +148,7 @@ func (h *hub) startHost(t testing.TB, plane plane, paths *probepath.Target, node
 func (m *host) stop(t testing.TB) {
 	t.Helper()
 	m.stages.stop(t, "the host's pipeline")
-	if err := m.plane.Close(); err != nil {
-		t.Errorf("close the dataplane: %v", err)
-	}
+	expect.Succeed(t, m.plane.Close(), "close the dataplane")
 }
 
 // until calls ok until it returns nil, for at most maxWait.

@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
@@ -145,9 +146,8 @@ func inNamespace(t *testing.T, test func(*testing.T)) {
 	if os.Getenv(marker) != "" {
 		before, current := namespaces(t), goleak.IgnoreCurrent()
 		t.Run("table", test)
-		if after := namespaces(t); after > before {
-			t.Errorf("%d namespaces are open, %d were before", after, before)
-		}
+		after := namespaces(t)
+		expect.AtMost(t, after, before, "%d namespaces are open, %d were before", after, before)
 		goleak.VerifyNone(t, current)
 		return
 	}
@@ -170,9 +170,7 @@ func inNamespace(t *testing.T, test func(*testing.T)) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread() // the end of the thread would count as the parent's death
 	defer runtime.UnlockOSThread()
-	if err := cmd.Run(); err != nil {
-		t.Errorf("the table: %v", err)
-	}
+	expect.Succeed(t, cmd.Run(), "the table")
 	for _, p := range processesWith(t, mark) {
 		t.Errorf("process %s outlived its test", p)
 	}
@@ -200,4 +198,45 @@ func processesWith(t *testing.T, variable string) (found []string) {
 		}
 	}
 	return found
+}
+
+// TestNFTInNamespaces runs the table on the host kernel's nftables, without SCTP, which few kernels
+// of virtual machines have.
+// Slow: it waits for what the kernel does by itself, such as the end of an affinity, in a hundred scenarios.
+func TestNFTInNamespaces(t *testing.T) {
+	t.Parallel() // beside the proxy's table: each has its own process and namespaces
+	inNamespace(t, func(t *testing.T) {
+		l := newNamespaces(t, nftables)
+		l.lacks = []string{"sctp"}
+		runTable(t, l, every())
+	})
+}
+
+// TestProxyOnLoopback needs no privileges. Each frontend has a listener.
+// Slow: each scenario starts an agent, and those of health checks wait for several probes.
+func TestProxyOnLoopback(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	t.Run("table", func(t *testing.T) { runTable(t, newLoopback(t, userspace), every()) })
+}
+
+// TestProxyInNamespaces runs the table between separate hosts. Clients arrive by sk_lookup.
+// Slow: as TestProxyOnLoopback, with twice as many scenarios.
+func TestProxyInNamespaces(t *testing.T) {
+	t.Parallel()
+	inNamespace(t, func(t *testing.T) {
+		l := newNamespaces(t, userspace)
+		l.skLookup = true
+		runTable(t, l, every())
+	})
+}
+
+// TestListenersInNamespaces runs what TestProxyOnLoopback can't.
+// Slow: as TestProxyOnLoopback.
+func TestListenersInNamespaces(t *testing.T) {
+	t.Parallel()
+	inNamespace(t, func(t *testing.T) {
+		l := newNamespaces(t, userspace)
+		l.onlyIsolated = true
+		runTable(t, l, every())
+	})
 }

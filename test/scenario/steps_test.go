@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/proxy/proxyproto"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -747,9 +748,8 @@ func quickUDP() step {
 
 func ipvsadm(t testing.TB, args ...string) {
 	t.Helper()
-	if out, err := exec.Command("ipvsadm", args...).CombinedOutput(); err != nil {
-		t.Errorf("ipvsadm %v: %v: %s", args, err, out)
-	}
+	out, err := exec.Command("ipvsadm", args...).CombinedOutput()
+	expect.Succeed(t, err, "ipvsadm %v: %s", args, out)
 }
 
 // endpoints expects that a port has these backends, including leaving ones.

@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // A program that hangs is ended at the runner's timeout, with a message that it ran. On a busy
@@ -30,16 +33,11 @@ func TestRunnersTimeout(t *testing.T) {
 
 // A VM that hangs while it boots is replaced by another one. The first QEMU is a script that hangs.
 func TestHungBootIsRepeated(t *testing.T) {
-	real, err := exec.LookPath("qemu-system-x86_64")
-	if err != nil {
-		t.Fatal(err)
-	}
+	real := must.Get(exec.LookPath("qemu-system-x86_64"))(t)
 	dir := t.TempDir()
 	hung := filepath.Join(dir, "hung")
 	script := fmt.Sprintf("#!/bin/sh\n[ -e %[1]s ] && exec %[2]s \"$@\"\ntouch %[1]s\nexec sleep 1000\n", hung, real)
-	if err := os.WriteFile(filepath.Join(dir, "qemu-system-x86_64"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "qemu-system-x86_64"), []byte(script), 0o755))
 	v := newVmrun(t, "-boot-timeout", "10s", filepath.Join(bin, "victim"), "exit", "7")
 	v.Env = append(v.Env, "PATH="+dir+":"+os.Getenv("PATH"))
 	if code := v.code(t); code != 7 || v.out.String() != "to stdout\nto stderr\n" || !strings.Contains(v.err.String(), "the VM did not boot within 10s") {
@@ -54,9 +52,7 @@ func TestOutputArrivesWhole(t *testing.T) {
 		t.Fatalf("status %d, %d bytes of %d: %s", code, v.out.Len(), n, v.err.String())
 	}
 	for i, b := range v.out.Bytes() {
-		if b != byte(i%251) {
-			t.Fatalf("byte %d is %d", i, b)
-		}
+		must.Equal(t, b, byte(i%251), "byte %d", i)
 	}
 }
 
@@ -91,7 +87,6 @@ func TestGoTestExec(t *testing.T) {
 
 func TestGuest(t *testing.T) {
 	v := goTest(t, []string{"IRONVIP_SELFTEST_A=x=y z", "IRONVIP_SELFTEST_B=x=y z"}, "-tags=vm", "-v", "./selftest")
-	if code := v.code(t); code != 0 {
-		t.Errorf("status %d\n%s%s", code, v.out.String(), v.err.String())
-	}
+	code := v.code(t)
+	expect.Equal(t, code, 0, "status %d\n%s%s", code, v.out.String(), v.err.String())
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -92,10 +93,7 @@ func (v *vmrun) code(t *testing.T) int {
 // marked returns the processes with this program and mark.
 func marked(t *testing.T, program, mark string) (pids []string) {
 	t.Helper()
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dirs := must.Get(filepath.Glob("/proc/[0-9]*"))(t)
 	for _, d := range dirs {
 		exe, _ := os.Readlink(d + "/exe") // an error means that it ended, or belongs to another user
 		env, _ := os.ReadFile(d + "/environ")
@@ -138,9 +136,7 @@ func (s *status) check(t *testing.T) {
 func large(t *testing.T) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "large")
-	if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, 300<<20)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, 300<<20)))
 	return name
 }
 
@@ -171,9 +167,7 @@ func TestNoQEMUIsLeft(t *testing.T) {
 	victim := filepath.Join(bin, "victim")
 	booting := func(t *testing.T, v *vmrun) {
 		t.Helper()
-		if err := v.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, v.Start())
 		wait.Until(t, "qemu runs", func() bool { return len(marked(t, "qemu", v.mark)) > 0 })
 	}
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -16,9 +17,8 @@ import (
 func stop(t *testing.T) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", "kill -STOP $0 && sleep 0.8; kill -CONT $0", strconv.Itoa(os.Getpid()))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	must.Succeed(t, err, "%s", out)
 }
 
 func TestNoticesAStall(t *testing.T) {

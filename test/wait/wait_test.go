@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -24,9 +25,7 @@ func TestWaitsForAState(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		start := time.Now()
 		wait.Until(t, "five seconds", func() bool { return time.Since(start) >= 5*time.Second })
-		if took := time.Since(start); took > 5100*time.Millisecond {
-			t.Errorf("took %s", took)
-		}
+		expect.AtMost(t, time.Since(start), 5100*time.Millisecond, "took")
 	})
 }
 
@@ -43,9 +42,7 @@ func TestFailsWithTheState(t *testing.T) {
 		}
 		f.failure = ""
 		wait.Within(f, time.Second, "success", func() error { return errors.New("not yet") })
-		if f.failure != "success: not within 1s: not yet" {
-			t.Errorf("failure %q", f.failure)
-		}
+		expect.Equal(t, f.failure, "success: not within 1s: not yet", "failure")
 	})
 }
 

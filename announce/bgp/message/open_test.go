@@ -19,9 +19,8 @@ func TestOpen(t *testing.T) {
 	// RFC 4271, 4.2; the capabilities by their RFCs.
 	const want = "\x04\x5b\xa0\x00\x5a\x0a\x00\x00\x02\x2a\x02\x28" + "\x01\x04\x00\x01\x00\x01" + "\x01\x04\x00\x02\x00\x01" + "\x02\x00" +
 		"\x05\x06\x00\x01\x00\x01\x00\x02" + "\x41\x04\xfa\x56\xea\x00" + "\x40\x0a\x80\x78\x00\x01\x01\x80\x00\x02\x01\x80"
-	if got := string(b[message.HeaderSize:]); got != want {
-		t.Errorf("OPEN\n%x, want\n%x", got, want)
-	}
+	got := string(b[message.HeaderSize:])
+	expect.Equal(t, got, want, "OPEN\n%x", got)
 	expect.Equal(t, int(binary.BigEndian.Uint16(b[16:])), len(b), "wrong length")
 	o, err := message.ParseOpen(b[message.HeaderSize:])
 	parsed := sampleOpen

@@ -10,6 +10,7 @@ import (
 	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/heapsize"
 )
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
@@ -86,9 +87,8 @@ func TestWaiting(t *testing.T) {
 	check("announced", true, false)
 	ready()
 	check("ready", true, true)
-	if _, more := o.appendUpdates(nil); !more {
-		t.Error("no more messages after the first batch, but End-of-RIB follows")
-	}
+	_, more := o.appendUpdates(nil)
+	expect.True(t, more, "no more messages after the first batch, but End-of-RIB follows")
 	check("in the middle", true, false)
 	updates(t, o)
 	check("at the end", false, false)
@@ -103,4 +103,28 @@ func TestLaterPeer(t *testing.T) {
 	defer o.feed.Close()
 	expect.Equal(t, updates(t, o), "+10.96.0.2/32, EOR 4, EOR 6")
 	expect.True(t, o.ready == nil, "ready must be nil once it is known")
+}
+
+// The memory of one prefix, and of nothing more for each of ten peers that have received all of them.
+func TestMemoryPerPrefix(t *testing.T) {
+	const prefixes, peers, most = 10_000, 10, 160
+	size := heapsize.Of(func() any {
+		routes := announce.NewPrefixes()
+		loc := NewLocRIB(routes)
+		for i := range prefixes {
+			routes.Set(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 90, byte(i >> 8), byte(i)}), 32))
+		}
+		var outs []*adjRIBOut
+		for range peers {
+			o := loc.out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
+			for b, more := []byte(nil), true; more; {
+				_, more = o.appendUpdates(b[:0])
+			}
+			outs = append(outs, o)
+		}
+		return outs
+	}) / prefixes
+	if size > most || size < most/2 {
+		t.Errorf("%d bytes for each prefix, want at most %d", size, most)
+	}
 }

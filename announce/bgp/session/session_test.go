@@ -170,9 +170,8 @@ func TestHandshakes(t *testing.T) {
 			}
 			l.Ends(c.code, c.sub)
 			l.Close()
-			if err := r.await(); !strings.Contains(err.Error(), c.reason) {
-				t.Errorf("%v, want %q", err, c.reason)
-			}
+			err := r.await()
+			expect.Contains(t, err.Error(), c.reason, err)
 		})
 	}
 }
@@ -232,9 +231,8 @@ func TestReasonBehindAFailedWrite(t *testing.T) {
 				l.Send(bgptest.Notification(message.CodeCease, message.CeaseMaxPrefixes))
 			}
 			l.Close()
-			if err := r.await(); !strings.Contains(err.Error(), reason) {
-				t.Error(err)
-			}
+			err := r.await()
+			expect.Contains(t, err.Error(), reason, err)
 		})
 	}
 }

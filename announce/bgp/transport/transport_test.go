@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 )
 
@@ -92,8 +92,7 @@ func TestExplain(t *testing.T) {
 		{late, announce.BGPPeer{ASN: 1, Password: "x"}, context.DeadlineExceeded, "the password is wrong"},
 		{t.Context(), announce.BGPPeer{ASN: 1}, unix.EPERM, "connect to 10.0.0.1:179: operation not permitted"},
 	} {
-		if got := explain(c.ctx, &c.p, to, c.err); !strings.Contains(got.Error(), c.want) {
-			t.Errorf("%v: %q, want %q", c.err, got, c.want)
-		}
+		got := explain(c.ctx, &c.p, to, c.err)
+		expect.Contains(t, got.Error(), c.want, "%v: %q", c.err, got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/heapsize"
 )
 
 var (
@@ -262,9 +263,8 @@ func TestNoUsableInterface(t *testing.T) {
 	w.until(3 * time.Minute)
 	w.m.SetUsable(w.now, true)
 	w.until(3*time.Minute + 200*time.Millisecond)
-	if got := w.times(vip4, Announce); len(got) != 2 {
-		t.Errorf("announced at %v, want at once and after 0.1 s", got)
-	}
+	got := w.times(vip4, Announce)
+	expect.Len(t, got, 2, "announced at %v, want at once and after 0.1 s", got)
 	w.is(vip6, Announced, true) // no longer new
 }
 
@@ -342,4 +342,37 @@ func TestUnknownAddresses(t *testing.T) {
 	w.m.Own(w.now, vip4, true) // it is there
 	w.is(vip4, Announced, true)
 	expect.Equal(t, len(w.log), 1, "reports")
+}
+
+// silent is an Output that does nothing.
+type silent struct{}
+
+func (silent) Open(netip.Addr)                 {}
+func (silent) Shut(netip.Addr)                 {}
+func (silent) Send(netip.Addr, Frame) bool     { return true }
+func (silent) Report(netip.Addr, State, Rival) {}
+
+// The memory of one announced address without a dispute, and of one with.
+func TestMemoryPerAddress(t *testing.T) {
+	const addresses = 10_000
+	for _, c := range []struct {
+		disputed bool
+		most     int // bytes
+	}{{false, 270}, {true, 350}} {
+		size := heapsize.Of(func() any {
+			m, now := New(silent{}), time.Unix(1, 0)
+			m.SetUsable(now, true)
+			for i := range addresses {
+				a := netip.AddrFrom4([4]byte{10, 90, byte(i >> 8), byte(i)})
+				m.Own(now, a, false)
+				if c.disputed {
+					m.Observe(now, a, frame.Holds, Rival{Link: 1})
+				}
+			}
+			return m
+		}) / addresses
+		if size > c.most || size < c.most/2 {
+			t.Errorf("disputed %t: %d bytes for each address, want at most %d", c.disputed, size, c.most)
+		}
+	}
 }

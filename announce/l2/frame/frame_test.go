@@ -99,9 +99,8 @@ func TestClaims(t *testing.T) {
 		{"another hardware", changed(AppendAnnounce(nil, theirs, vip4), 15, 6), nil},
 		{"another operation", changed(AppendAnnounce(nil, theirs, vip4), 21, 3), nil},
 	} {
-		if got := claimsOf(tc.frame); !equal(got, tc.want) {
-			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)
-		}
+		got := claimsOf(tc.frame)
+		expect.True(t, equal(got, tc.want), "%s: %+v, want %+v", tc.name, got, tc.want)
 	}
 }
 

@@ -177,9 +177,7 @@ func (b *bench) nft(args ...string) string {
 	var out []byte
 	var err error
 	b.host.Do(func() { out, err = exec.Command("nft", args...).CombinedOutput() })
-	if err != nil {
-		b.Fatalf("nft %v: %v: %s", args, err, out)
-	}
+	must.Succeed(b, err, "nft %v: %s", args, out)
 	return string(out)
 }
 
@@ -354,15 +352,12 @@ func TestEarlierRunAndForeignTables(t *testing.T) {
 	b.reaches(false, both...)
 	b.open(both...)
 	b.reaches(true, both...)
-	if got := b.nft("list", "table", "arp", "other") + b.nft("list", "table", "netdev", "other"); got != foreign {
-		t.Errorf("foreign tables changed from\n%s\nto\n%s", foreign, got)
-	}
+	got := b.nft("list", "table", "arp", "other") + b.nft("list", "table", "netdev", "other")
+	expect.Equal(t, got, foreign, "foreign tables changed from\n%s\nto\n", foreign)
 	found := func(want ...string) {
 		t.Helper()
 		b.host.Do(func() {
-			if got, err := gate.Find(t.Context()); err != nil || !slices.Equal(got, want) {
-				t.Errorf("found %q, %v, want %q", got, err, want)
-			}
+			expect.SameList(t, must.Get(gate.Find(t.Context()))(t), want, "found")
 		})
 	}
 	found("arp "+gate.TableName, "netdev "+gate.TableName)

@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/redact"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // untar returns the files of a report, without the directory.
@@ -69,18 +70,14 @@ func TestBugreportHasNoSecrets(t *testing.T) {
 	files := untar(t, []byte(r.stdout))
 	for name, text := range files {
 		for _, s := range []string{"n0body", "and more", "of sixteen"} {
-			if strings.Contains(text, s) {
-				t.Errorf("%s has a secret:\n%s", name, text)
-			}
+			expect.False(t, strings.Contains(text, s), "%s has a secret:\n%s", name, text)
 		}
 	}
 	for name, want := range map[string]string{
 		"version.txt": "0.1.0", "status.json": `"level"`, "services.json": `"web"`, "dataplane.json": "frontends", "events.json": "consul refused REMOVED", "parts.txt": "ironvip dataplane diff -o json: complete", // with a finding
 		"config.txt": "consul", "files" + dir + "/ironvip.toml": "token_file", "files" + dir + "/services.d/web.toml": "[[service]]",
 	} {
-		if !strings.Contains(files[name], want) {
-			t.Errorf("%s has no %q:\n%s", name, want, files[name])
-		}
+		expect.Contains(t, files[name], want, "%s has no %q:\n", name, want)
 	}
 }
 
@@ -115,13 +112,9 @@ func TestBugreportWithoutAnAgent(t *testing.T) {
 	}
 	files := untar(t, archive)
 	for _, want := range []string{"status.json              ironvip status -o json: exit code 6", "ironvip.toml: no such file", "version.txt              ironvip version: complete"} {
-		if !strings.Contains(files["parts.txt"], want) {
-			t.Errorf("parts.txt has no %q:\n%s", want, files["parts.txt"])
-		}
+		expect.Contains(t, files["parts.txt"], want, "parts.txt has no %q:\n", want)
 	}
-	if !strings.Contains(files["status.json"], "no agent answers") {
-		t.Errorf("status.json:\n%s", files["status.json"])
-	}
+	expect.Contains(t, files["status.json"], "no agent answers", "status.json:\n")
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}

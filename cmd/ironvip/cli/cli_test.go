@@ -27,6 +27,7 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/plane"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -245,9 +246,8 @@ func compareFile(t *testing.T, path, got string) {
 	if err != nil {
 		t.Fatalf("%v; run go test with -update", err)
 	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s differs (-want +got); run go test with -update if that is right:\n%s", path, diff)
-	}
+	diff := cmp.Diff(string(want), got)
+	expect.NoDiff(t, diff, "%s (-want +got); run go test with -update if that is right", path)
 }
 
 // wellHost returns a host that meets all requirements, for doctor's tests.

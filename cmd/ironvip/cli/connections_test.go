@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/agent"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func connectionList() []v1.Connection {
@@ -105,9 +109,7 @@ func TestConnectionsOfASwitch(t *testing.T) {
 	a := newAgent(t)
 	for counted, want := range map[bool]string{true: "proxy has no open connections", false: "the open connections are not known yet"} {
 		a.on("POST /v1/dataplane/switch?dry_run=true&mode=nft", 200, v1.SwitchPlan{From: "proxy", To: "nft", Changes: true, Counted: counted})
-		if out := a.run(t, "dataplane switch nft --plan").stdout; !strings.Contains(out, want) {
-			t.Errorf("counted %v: %s", counted, out)
-		}
+		expect.Contains(t, a.run(t, "dataplane switch nft --plan").stdout, want, "counted %v", counted)
 	}
 }
 
@@ -138,4 +140,47 @@ func TestSwitchWithoutAnAgent(t *testing.T) {
 	if r := a.run(t, "dataplane switch nft --timeout 1s"); r.code != ExitError || !strings.Contains(r.stderr, "nft does not serve, and no agent has answered for 1s") {
 		t.Errorf("%+v", r)
 	}
+}
+
+// The output, request and exit code of "dataplane clean" for each result.
+func TestDataplaneClean(t *testing.T) {
+	items := []agent.CleanItem{{Kind: "address", Name: "192.0.2.10", Detail: "on ironvip0"}, {Kind: "service", Name: "192.0.2.10:80/tcp", Detail: "wrr, 2 backends"},
+		{Kind: "setting", Name: "arp_announce of eth0", Detail: "0 before the announcer"}, {Kind: "table", Name: "inet ironvip", Detail: "nftables"}, {Kind: "device", Name: "ironvip0", Detail: ""}}
+	left := []agent.CleanItem{{Kind: "service", Name: "192.0.2.99:80/tcp", Detail: "in a pool, and nothing says that it is ours"}}
+	var asked agent.CleanRequest
+	var all strings.Builder
+	for _, c := range []struct {
+		name, line string
+		found      agent.CleanResult
+		err        error
+		want       agent.CleanRequest
+		code       int
+	}{
+		{"found", "--dry-run", agent.CleanResult{Items: items, Left: left, Notes: []string{"there is no state file"}}, nil,
+			agent.CleanRequest{Config: DefaultConfig, DryRun: true}, ExitChanges},
+		{"removed", "--pools --force --config /c --state-dir /s", agent.CleanResult{Removed: true, Items: items, Notes: []string{"sysctls stay"}}, nil,
+			agent.CleanRequest{Config: "/c", StateDir: "/s", Pools: true, Force: true}, ExitOK},
+		{"nothing", "", agent.CleanResult{}, nil, agent.CleanRequest{Config: DefaultConfig}, ExitOK},
+		{"only others' things", "--dry-run", agent.CleanResult{Left: left}, nil, agent.CleanRequest{Config: DefaultConfig, DryRun: true}, ExitOK},
+		{"an agent runs", "", agent.CleanResult{}, &agent.OfflineError{Err: errors.New("an agent runs"), Cause: agent.CauseRunning, Hint: "stop it first"}, agent.CleanRequest{Config: DefaultConfig}, ExitConflict},
+	} {
+		for _, format := range output.Formats() {
+			line := strings.TrimSpace("dataplane clean " + c.line)
+			if format != output.Table {
+				if c.name != "found" {
+					continue
+				}
+				line += " -o " + string(format)
+			}
+			r := run(t, Options{Clean: func(_ context.Context, req agent.CleanRequest) (agent.CleanResult, error) {
+				asked = req
+				return c.found, c.err
+			}}, line)
+			if r.code != c.code || asked != c.want {
+				t.Errorf("%s: exit code %d, want %d; asked for %+v, want %+v", c.name, r.code, c.code, asked, c.want)
+			}
+			all.WriteString("$ ironvip " + line + "\n" + r.String())
+		}
+	}
+	golden(t, "dataplane_clean.txt", all.String())
 }

@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/dashboard"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func TestTunnel(t *testing.T) {
@@ -24,9 +25,7 @@ func TestTunnel(t *testing.T) {
 		{"nonsense", "ann", "", ""},
 	} {
 		env := map[string]string{"SSH_CONNECTION": c.session, "USER": c.user, "SUDO_USER": c.sudo}
-		if got := tunnel(func(name string) string { return env[name] }, at); got != c.want {
-			t.Errorf("%+v: %q", c, got)
-		}
+		expect.Equal(t, tunnel(func(name string) string { return env[name] }, at), c.want, "%+v", c)
 	}
 }
 
@@ -35,9 +34,8 @@ func TestDashboardCommand(t *testing.T) {
 	a.on("GET /v1/whoami", 200, v1.Whoami{Name: "ann", Role: "operator", Node: "lb1"})
 	a.on("GET /v1/status", 200, healthyStatus())
 	for _, listen := range []string{"0.0.0.0:0", "10.0.0.1:80", "8000", "localhost:8000"} {
-		if r := a.run(t, "dashboard --listen "+listen); r.code != ExitUsage {
-			t.Errorf("%s: %+v", listen, r)
-		}
+		r := a.run(t, "dashboard --listen "+listen)
+		expect.Equal(t, r.code, ExitUsage, "%s: %+v", listen, r)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

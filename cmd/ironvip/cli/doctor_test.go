@@ -7,6 +7,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // A problem that the line of its check has already is in no line of its own. Another one is, also if
@@ -31,11 +32,7 @@ func TestProblemsAreShownOnce(t *testing.T) {
 func TestCurrentChecks(t *testing.T) {
 	checks := []v1.Check{{Name: "sources"}, {Name: "firewall"}}
 	for level, want := range map[doctor.Level]int{doctor.OK: 1, doctor.Warn: 2} {
-		if got := current(checks, []doctor.Finding{{Level: level, Check: "firewall"}}); len(got) != want {
-			t.Errorf("%v: %+v", level, got)
-		}
+		expect.Len(t, current(checks, []doctor.Finding{{Level: level, Check: "firewall"}}), want, level)
 	}
-	if got := current(checks, nil); len(got) != 2 {
-		t.Errorf("without pools: %+v", got)
-	}
+	expect.Len(t, current(checks, nil), 2, "without pools")
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -78,22 +79,16 @@ func TestServiceEdit(t *testing.T) {
 				t.Errorf("exit code %d, want %d\n%s", r.code, c.code, r)
 			}
 			for _, s := range c.says {
-				if !strings.Contains(r.stderr, s) {
-					t.Errorf("stderr does not say %q:\n%s", s, r.stderr)
-				}
+				expect.Contains(t, r.stderr, s, "stderr does not say %q:\n", s)
 			}
 			puts := 0
 			for _, q := range a.requests() {
 				if strings.HasPrefix(q.Line, "PUT") {
 					puts++
-					if q.IfMatch != `"210.214"` {
-						t.Errorf("precondition %s", q.IfMatch)
-					}
+					expect.Equal(t, q.IfMatch, `"210.214"`, "precondition")
 				}
 			}
-			if puts != c.puts {
-				t.Errorf("%d puts, want %d", puts, c.puts)
-			}
+			expect.Equal(t, puts, c.puts, "puts")
 			files := left(t)
 			if (c.left != "") != (len(files) == 1) {
 				t.Fatalf("files %q", files)
@@ -169,9 +164,7 @@ func TestBackendWeight(t *testing.T) {
 				stored = strings.TrimSpace(strings.Join([]string{weightText(s.Backends[0]), weightText(s.Backends[1])}, " "))
 			}
 		}
-		if stored != c.weights {
-			t.Errorf("%s stored %q, want %q", c.command, stored, c.weights)
-		}
+		expect.Equal(t, stored, c.weights, "%s stored", c.command)
 	}
 }
 

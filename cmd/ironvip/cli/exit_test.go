@@ -18,6 +18,7 @@ import (
 
 	"github.com/ironvip/ironvip/agent"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -102,13 +103,9 @@ func TestExitCodes(t *testing.T) {
 				a.on(c.request, c.status, c.answer)
 			}
 			r := a.run(t, c.command)
-			if r.code != c.code {
-				t.Errorf("exit code %d, want %d\n%s", r.code, c.code, r)
-			}
+			expect.Equal(t, r.code, c.code, "exit code\n%s", r)
 			for _, s := range c.says {
-				if !strings.Contains(r.stderr, s) {
-					t.Errorf("stderr does not say %q:\n%s", s, r.stderr)
-				}
+				expect.Contains(t, r.stderr, s, "stderr does not say %q:\n", s)
 			}
 			if c.code == ExitUsage && (r.stdout != "" || len(a.requests()) != 0) {
 				t.Errorf("a wrong command line made output or a request:\n%s", r)
@@ -154,9 +151,7 @@ func TestUnreachableNamesTheSocketAndWhatToDo(t *testing.T) {
 				t.Errorf("%s: code %d, want %d\n%s", command, r.code, ExitUnreachable, r)
 			}
 			for _, s := range []string{path, "hint:", "systemctl status ironvip", EnvAddr} {
-				if !strings.Contains(r.stderr, s) {
-					t.Errorf("%s: stderr does not say %q:\n%s", command, s, r.stderr)
-				}
+				expect.Contains(t, r.stderr, s, "%s: stderr does not say %q:\n", command, s)
 			}
 		}
 	}
@@ -256,9 +251,7 @@ func TestHintsSpeakOfCommands(t *testing.T) {
 		"register again: PUT /v1/services/a/b/backends/10.1.0.1:80":                       "register again: PUT /v1/services/a/b/backends/10.1.0.1:80",
 		"change services.d/web.toml":                                                      "change services.d/web.toml",
 	} {
-		if got := inCommands(hint); got != want {
-			t.Errorf("%q: %q, want %q", hint, got, want)
-		}
+		expect.Equal(t, inCommands(hint), want, "%q", hint)
 	}
 }
 
@@ -290,9 +283,7 @@ func TestWaitsOfARefusedCaller(t *testing.T) {
 			if r := a.run(t, command+" --timeout 1h"); r.code != ExitNotPermitted || !strings.Contains(r.stderr, "no role") {
 				t.Errorf("%s: %+v", command, r)
 			}
-			if took := time.Since(begun); took > time.Minute {
-				t.Errorf("%s took %s", command, took)
-			}
+			expect.AtMost(t, time.Since(begun), time.Minute, "%s took", command)
 		}
 	}
 }

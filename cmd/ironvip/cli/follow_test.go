@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func TestFollowEvents(t *testing.T) {
@@ -25,9 +26,7 @@ func TestFollowEvents(t *testing.T) {
 		"name": "backend_drained\ndrift_repaired\n",
 	} {
 		r := a.run(t, "events --follow -o "+format)
-		if r.stdout != want {
-			t.Errorf("%s:\n%s\nwant\n%s", format, r.stdout, want)
-		}
+		expect.Equal(t, r.stdout, want, "%s:\n%s\nwant\n", format, r.stdout)
 		if r.code != ExitUnreachable || !strings.Contains(r.stderr, "the agent ended the stream") {
 			t.Errorf("the agent went away:\n%s", r)
 		}

@@ -7,6 +7,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // node returns an agent with responses for all reading commands.
@@ -136,15 +137,11 @@ func TestNothingToShow(t *testing.T) {
 func TestColoursNeedATerminal(t *testing.T) {
 	a := node(t)
 	r := a.run(t, "status")
-	if strings.Contains(r.stdout+r.stderr, "\x1b") {
-		t.Errorf("escape sequences in output to a pipe: %q", r.stdout)
-	}
+	expect.False(t, strings.Contains(r.stdout+r.stderr, "\x1b"), "escape sequences in output to a pipe: %q", r.stdout)
 	for level, word := range map[string]string{"ok": "OK", "warn": "WARN", "fail": "FAIL"} {
 		if c := levelCell(level); c.Style == output.Plain || strings.TrimSpace(c.Text) != word {
 			t.Errorf("%s: %+v, want a colour and the word %s", level, c, word)
 		}
-		if findingWord(&output.Printer{}, "fail") == "" {
-			t.Error("no word for a finding")
-		}
+		expect.True(t, findingWord(&output.Printer{}, "fail") != "", "no word for a finding")
 	}
 }

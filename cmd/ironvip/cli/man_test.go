@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/configs/reference"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -40,9 +41,7 @@ func TestManualPages(t *testing.T) {
 		".SS ironvip service apply": "ironvip-service.1", ".B \\-\\-strict\n": "ironvip-config.1", "ironvip\\-status(1)": "ironvip.1",
 		"\n.B node.state_dir\n": "ironvip.toml.5", "\n.B max_connections\n": "ironvip.toml.5",
 	} {
-		if !strings.Contains(pages[page], want) {
-			t.Errorf("%s lacks %q", page, want)
-		}
+		expect.Contains(t, pages[page], want, "%s lacks", page)
 	}
 	for name, table := range reference.Tables {
 		for _, k := range table {

@@ -15,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/input"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/pipeline/compile"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -120,9 +121,7 @@ func TestMutatingCommands(t *testing.T) {
 		a := newAgent(t)
 		a.on(c.request, c.status, c.answer)
 		r := a.run(t, strings.ReplaceAll(c.command, "FILE", file))
-		if r.code != c.code {
-			t.Errorf("%s: exit code %d, want %d\n%s", c.command, r.code, c.code, r)
-		}
+		expect.Equal(t, r.code, c.code, "%s: exit code\n%s", c.command, r)
 		asked := a.requests()
 		if len(asked) != 1 || asked[0].Line != c.request {
 			t.Errorf("%s asked %+v, want only %s", c.command, asked, c.request)
@@ -133,9 +132,7 @@ func TestMutatingCommands(t *testing.T) {
 			strings.HasPrefix(c.command, "reload") {
 			wantPrefer = ""
 		}
-		if asked[0].Prefer != wantPrefer {
-			t.Errorf("%s: Prefer %q, want %q", c.command, asked[0].Prefer, wantPrefer)
-		}
+		expect.Equal(t, asked[0].Prefer, wantPrefer, "%s: Prefer", c.command)
 		all.WriteString("$ ironvip " + c.command + "\n" + r.String())
 	}
 	golden(t, "mutate.txt", all.String())
@@ -209,9 +206,7 @@ func TestApplyRefusesMistakesBeforeSending(t *testing.T) {
 		r := a.run(t, "service apply -f "+file)
 		says := append(c.says, fmt.Sprintf("%s; nothing was changed\n", output.Plural(len(c.says), "mistake")))
 		for _, s := range says {
-			if !strings.Contains(r.stderr, s) {
-				t.Errorf("%s: stderr does not say %q:\n%s", c.name, s, r)
-			}
+			expect.Contains(t, r.stderr, s, "%s: stderr does not say %q:\n%s", c.name, s, r)
 		}
 		if r.code != ExitError || r.stdout != "" || len(a.requests()) != 0 {
 			t.Errorf("%s: sent %v\n%s", c.name, a.requests(), r)
@@ -268,9 +263,7 @@ func TestGetPrintsWhatApplyReads(t *testing.T) {
 			}
 			for _, file := range []string{"stdin", "x." + format} {
 				got, problems := input.Services(file, []byte(r.stdout))
-				if len(problems) > 0 {
-					t.Errorf("%s of %s: %v\n%s", format, names, problems, r.stdout)
-				}
+				expect.Empty(t, problems, "%s of %s: %v\n%s", format, names, problems, r.stdout)
 				for i := range got { // the parsers fill in defaults; compare what is built
 					g, _ := got[i].Build("rest", "")
 					w, wrong := want[i].Build("rest", "")
@@ -278,9 +271,7 @@ func TestGetPrintsWhatApplyReads(t *testing.T) {
 						t.Errorf("%s of %s: %+v, want %+v %v\n%s", format, names, g, w, wrong, r.stdout)
 					}
 				}
-				if len(got) != len(want) {
-					t.Errorf("%s of %s: %d services\n%s", format, names, len(got), r.stdout)
-				}
+				expect.Equal(t, len(got), len(want), "%s of %s: %d services\n%s", format, names, len(got), r.stdout)
 			}
 		}
 	}
@@ -320,9 +311,7 @@ func TestDrainWaits(t *testing.T) {
 		})
 		command := "backend drain web 10.1.0.13:8080 --wait" + c.flags
 		r := a.run(t, command)
-		if r.code != c.code {
-			t.Errorf("%s: exit code %d, want %d\n%s", c.name, r.code, c.code, r)
-		}
+		expect.Equal(t, r.code, c.code, "%s: exit code\n%s", c.name, r)
 		all.WriteString("# " + c.name + "\n$ ironvip " + command + "\n" + r.String())
 	}
 	golden(t, "drain_wait.txt", all.String())

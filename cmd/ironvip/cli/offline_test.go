@@ -13,11 +13,15 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/ironvip/ironvip/agent"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/fleet/membership"
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/plane"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -99,9 +103,7 @@ func TestDoctor(t *testing.T) {
 			a.on("GET /v1/status", 200, nodeStatus())
 		}
 		r := a.runWith(t, Options{Host: h}, line)
-		if r.code != c.code {
-			t.Errorf("%s: exit code %d, want %d\n%s", c.name, r.code, c.code, r)
-		}
+		expect.Equal(t, r.code, c.code, "%s: exit code\n%s", c.name, r)
 		all.WriteString("# " + c.name + "\n" + r.String())
 	}
 	j := a.runWith(t, Options{Host: wellHost()}, "doctor -o json --config "+dir)
@@ -134,9 +136,7 @@ func TestDoctorUsesTheLastGoodConfiguration(t *testing.T) {
 		t.Helper()
 		r := run(t, Options{Host: host, LastGood: lastGood}, "doctor --config "+arguments)
 		for _, s := range says {
-			if !strings.Contains(r.stdout, s) {
-				t.Errorf("doctor does not say %q:\n%s", s, r)
-			}
+			expect.Contains(t, r.stdout, s, "doctor does not say %q:\n%s", s, r)
 		}
 	}
 
@@ -209,9 +209,7 @@ func TestCompletion(t *testing.T) {
 	} {
 		words := append([]string{"__complete"}, strings.Split(line, " ")...)
 		got := complete(t, a, words)
-		if got != want {
-			t.Errorf("%q:\n%s\nwant\n%s", line, got, want)
-		}
+		expect.Equal(t, got, want, "%q:\n%s\nwant\n", line, got)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		if r := run(t, Options{}, "completion "+shell); r.code != ExitOK || !strings.Contains(r.stdout, "__complete") {
@@ -311,4 +309,60 @@ func complete(t *testing.T, a *fakeAgent, words []string) string {
 	var stdout, stderr bytes.Buffer
 	Execute(t.Context(), Options{Stdout: &stdout, Stderr: &stderr, Getenv: func(name string) string { return map[string]string{EnvAddr: "unix://" + a.socket}[name] }}, words)
 	return stdout.String()
+}
+
+func TestNodeNewID(t *testing.T) {
+	var asked agent.StoreRequest
+	var fails error
+	idle := Options{NewIdentity: func(req agent.StoreRequest) (agent.IdentityChange, error) {
+		asked = req
+		return agent.IdentityChange{Old: "id-1", New: "id-2"}, fails
+	}}
+	for _, c := range []struct {
+		line string
+		want agent.StoreRequest
+		err  error
+		code int
+		out  string
+	}{
+		{"", agent.StoreRequest{Config: DefaultConfig}, nil, ExitOK, "OLD ID  NEW ID\nid-1    id-2\n"},
+		{"--config /c --state-dir /s -o name", agent.StoreRequest{Config: "/c", StateDir: "/s"}, nil, ExitOK, "id-2\n"},
+		{"", agent.StoreRequest{Config: DefaultConfig}, &agent.OfflineError{Err: errors.New("an agent runs"), Cause: agent.CauseRunning, Hint: "stop it first"}, ExitConflict, ""},
+	} {
+		asked, fails = agent.StoreRequest{}, c.err
+		if r := run(t, idle, "node new-id "+c.line); r.code != c.code || r.stdout != c.out || asked != c.want {
+			t.Errorf("%q: asked for %+v, %s", c.line, asked, r)
+		}
+	}
+}
+
+// The command replaces the id in the state file. It refuses while another process has the file
+// open.
+//
+// Slow: the command waits for the lock of the state file before it refuses.
+func TestNodeNewIDInAStateFile(t *testing.T) {
+	dir := t.TempDir()
+	db, err := store.Open(dir + "/" + store.FileName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := membership.LoadIdentity(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := "node new-id --config " + dir + "/" + configs.ConfigName + " --state-dir " + dir
+	if r := run(t, Options{}, line); r.code != ExitConflict || r.stdout != "" || !strings.Contains(r.stderr, "stop it first") {
+		t.Errorf("while an agent runs: %s", r)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, Options{}, line+" -o name")
+	if db, err = store.Open(dir + "/" + store.FileName); err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if now, err := membership.LoadIdentity(db); r.code != ExitOK || err != nil || now.ID == first.ID || now.ID != strings.TrimSpace(r.stdout) {
+		t.Errorf("%s, the id is %+v, %v", r, now, err)
+	}
 }

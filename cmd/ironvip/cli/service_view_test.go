@@ -6,6 +6,7 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func TestHowApplied(t *testing.T) {
@@ -18,9 +19,7 @@ func TestHowApplied(t *testing.T) {
 		{v1.ServiceStatus{Applied: true, Conditions: applied(v1.False)}, "tried, not all of it applied"},
 		{v1.ServiceStatus{Conditions: applied(v1.Unknown)}, "not applied yet"},
 	} {
-		if got := howApplied(test.status); got != test.want {
-			t.Errorf("%+v: %q, want %q", test.status, got, test.want)
-		}
+		expect.Equal(t, howApplied(test.status), test.want, "%+v", test.status)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // kernelTraffic returns traffic with the values that IPVS counts, proxyTraffic with those of the
@@ -71,9 +72,7 @@ func TestServiceListWithoutConnections(t *testing.T) {
 		}
 	}
 	for _, q := range a.requests()[before:] {
-		if strings.Contains(q.Line, "stats") {
-			t.Errorf("a program's list asks %s", q.Line)
-		}
+		expect.False(t, strings.Contains(q.Line, "stats"), "a program's list asks %s", q.Line)
 	}
 }
 

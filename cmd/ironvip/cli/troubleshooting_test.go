@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // docs/troubleshooting.md has a row for each code of a problem and each check of doctor, and no others.
@@ -92,18 +93,14 @@ func TestFailuresAreTested(t *testing.T) {
 		}
 		rows++
 		tests := named.FindAllStringSubmatch(line, -1)
-		if len(tests) == 0 {
-			t.Errorf("no test: %s", line)
-		}
+		expect.True(t, len(tests) > 0, "no test: %s", line)
 		for _, m := range tests {
 			if !hasTest(t, "../../../"+m[2], m[1]) {
 				t.Errorf("%s has no %s: %s", m[2], m[1], line)
 			}
 		}
 	}
-	if rows < 20 {
-		t.Errorf("only %d failures were found in the page", rows)
-	}
+	expect.AtLeast(t, rows, 20, "only %d failures were found in the page", rows)
 }
 
 // hasTest reports whether a folder has a test.

@@ -69,9 +69,8 @@ func newHost(t *testing.T) *host {
 func (h *host) run(command string) {
 	h.Helper()
 	h.Do(func() {
-		if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
-			h.Fatalf("%s: %v: %s", command, err, out)
-		}
+		out, err := exec.Command("sh", "-c", command).CombinedOutput()
+		must.Succeed(h, err, "%s: %s", command, out)
 	})
 }
 
@@ -168,9 +167,8 @@ func TestSeesWhatOthersChange(t *testing.T) {
 func TestRemovedAddressIsNotSeen(t *testing.T) {
 	h := newHost(t)
 	h.run(drop4 + "; " + drop6)
-	if s := h.w.Take(func(a netip.Addr) bool { return a == addr4 }); len(s.Gone) != 1 {
-		t.Errorf("seen %+v", s)
-	}
+	s := h.w.Take(func(a netip.Addr) bool { return a == addr4 })
+	expect.Equal(t, len(s.Gone), 1, "seen %+v", s)
 }
 
 // Without a device, the forwarding of packets is watched alone.
@@ -297,9 +295,8 @@ func TestReportsLostEvents(t *testing.T) {
 		}
 	})
 	<-h.w.Changed()
-	if s := h.w.Take(every); !s.Lost {
-		t.Errorf("seen %+v", s)
-	}
+	s := h.w.Take(every)
+	expect.True(t, s.Lost, "seen %+v", s)
 	h.w.Take(every)
 	h.run(drop4)
 	expect.Equal(t, h.take(), "10.96.0.1", "seen")
@@ -347,9 +344,7 @@ func TestTransactionAside(t *testing.T) {
 			}
 			return commit(c.name)
 		})
-		if (err != nil) != (c.name != table) {
-			t.Errorf("%s: %v", c.what, err)
-		}
+		expect.Equal(t, err != nil, c.name != table, "%s: %v", c.what, err)
 		if c.want != "" {
 			<-h.w.Changed()
 		}

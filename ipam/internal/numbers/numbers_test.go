@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func TestNumbersAreAddresses(t *testing.T) {
@@ -18,9 +21,7 @@ func TestNumbersAreAddresses(t *testing.T) {
 		copy(b16[:], rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "bytes"))
 		for _, a := range []netip.Addr{netip.AddrFrom16(b16), netip.AddrFrom4([4]byte(b16[:4]))} {
 			n := Of(a)
-			if back := n.Addr(a.Is4()); back != a {
-				t.Fatalf("%s comes back as %s", a, back)
-			}
+			must.Equal(t, n.Addr(a.Is4()), a, "comes back as")
 			if next := a.Next(); next.IsValid() && n.Plus(1).Addr(a.Is4()) != next {
 				t.Fatalf("%s plus 1 is %s", a, n.Plus(1).Addr(a.Is4()))
 			}
@@ -79,9 +80,7 @@ func TestSetAgainstAMap(t *testing.T) {
 			k := draw()
 			switch rapid.IntRange(0, 5).Draw(t, "op") {
 			case 0, 1:
-				if b.Add(k) == oracle[k] {
-					t.Fatalf("add %v", k)
-				}
+				must.True(t, b.Add(k) != oracle[k], "add %v", k)
 				oracle[k] = true
 			case 2: // fill up a run
 				n := rapid.IntRange(1, 200).Draw(t, "run")
@@ -90,9 +89,7 @@ func TestSetAgainstAMap(t *testing.T) {
 					oracle[at] = true
 				}
 			case 3:
-				if b.Remove(k) != oracle[k] {
-					t.Fatalf("remove %v", k)
-				}
+				must.Equal(t, b.Remove(k), oracle[k], "remove %v", k)
 				delete(oracle, k)
 			case 4:
 				got, ok := b.NextFree(k)
@@ -119,9 +116,7 @@ func TestSetAgainstAMap(t *testing.T) {
 			}
 		}
 		for k := range oracle {
-			if !b.Remove(k) {
-				t.Fatalf("%v was lost", k)
-			}
+			must.True(t, b.Remove(k), "%v was lost", k)
 		}
 		if len(b.root.kids) != 0 || b.root.used != 0 || b.root.full != 0 {
 			t.Fatal("an emptied set keeps nodes")
@@ -134,9 +129,8 @@ func TestNextFreeFindsNothingInAFullSet(t *testing.T) {
 	for i := range uint64(64) {
 		b.Add(Number{lo: i})
 	}
-	if k, ok := b.NextFree(Number{}); ok {
-		t.Errorf("found %v", k)
-	}
+	k, ok := b.NextFree(Number{})
+	expect.False(t, ok, "found %v", k)
 }
 
 // Finding, adding and removing one address allocates nothing if the node exists, however large the

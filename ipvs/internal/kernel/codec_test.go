@@ -54,9 +54,7 @@ func TestCodecRoundTrip(t *testing.T) {
 			d.Tunnel = tunnelKind{Type: rapid.Uint8().Draw(t, "tunnel"), port: rapid.Uint16().Draw(t, "tunnel port"), flags: rapid.Uint16().Draw(t, "tunnel flags")}
 		}
 		m = AppendDest(AppendService(AppendCommand(nil, 33, CmdNewDest, 0), &s, false), &d, true)
-		if got, err := DecodeDest(body(m), s.Key.Addr); err != nil || got != (DestStatus{Dest: d}) {
-			t.Fatalf("%+v is read as %+v, %v", d, got, err)
-		}
+		must.Equal(t, must.Get(DecodeDest(body(m), s.Key.Addr))(t), (DestStatus{Dest: d}), "%+v is read as", d)
 	})
 }
 

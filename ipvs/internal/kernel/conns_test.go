@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -68,9 +68,7 @@ func TestParseConnsEnds(t *testing.T) {
 	cancel()
 	line := strings.SplitAfter(connsText, "\n")[1]
 	err = ParseConns(ctx, strings.NewReader(connsHeading+strings.Repeat(line, 5000)), func(*Entry) bool { return true })
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("after the end of the request: %v", err)
-	}
+	expect.Is(t, err, context.Canceled, "after the end of the request")
 }
 
 func FuzzParseConns(f *testing.F) {

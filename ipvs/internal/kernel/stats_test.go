@@ -16,6 +16,7 @@ import (
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel/kerneltest"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -73,9 +74,7 @@ func TestParseTable(t *testing.T) {
 		{mark: 5}: {},
 	}
 	same := cmp.Options{cmp.AllowUnexported(ServiceID{}, Live{}), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
-	if d := cmp.Diff(want, got, same); d != "" {
-		t.Errorf("-want +got:\n%s", d)
-	}
+	expect.NoDiff(t, cmp.Diff(want, got, same))
 
 	heading := strings.Join(strings.SplitAfter(kerneltest.Table, "\n")[:3], "")
 	web := "TCP  0A600001:0050 wrr  \n"

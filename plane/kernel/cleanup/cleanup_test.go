@@ -77,12 +77,8 @@ func (b *bench) connect(name string, k vip.FrontendKey, to string, translated bo
 func (b *bench) cleanTo(t *testing.T, left ...string) {
 	t.Helper()
 	must.Succeed(t, b.Clean(t.Context(), b.has))
-	if got := slices.Sorted(maps.Keys(b.entries)); !slices.Equal(got, left) {
-		t.Errorf("left: %v, want %v", got, left)
-	}
-	if b.Unclean() {
-		t.Error("unclean after Clean")
-	}
+	expect.SameList(t, slices.Sorted(maps.Keys(b.entries)), left, "left")
+	expect.False(t, b.Unclean(), "unclean after Clean")
 }
 
 // Connections with removed backends end; others stay, also those with a backend that is back, or that the frontend for the
@@ -215,9 +211,7 @@ func TestManyRemovedBackends(t *testing.T) {
 		for j := range backends {
 			b.Add(k, addr(j))
 		}
-		if n := len(b.flows); n > maxFlows {
-			t.Fatalf("%d flows are remembered", n)
-		}
+		must.AtMost(t, len(b.flows), maxFlows, "flows are remembered")
 	}
 	expect.Equal(t, len(b.flows), frontends, "remembered flows")
 	if err := b.Clean(t.Context(), b.has); err != nil || len(b.sweeps) != 1 || len(b.entries) != 2*frontends {

@@ -33,9 +33,7 @@ func TestLooksAtTheTable(t *testing.T) {
 		var messages atomic.Uint64
 		table := filter.New("ironvip", 0x1000, &messages)
 		w := drift.Open(ctx, watch.Options{Table: "ironvip"}, table.Open, slog.New(slog.DiscardHandler))
-		if w.Watcher == nil {
-			t.Fatal("not watched")
-		}
+		must.True(t, w.Watcher != nil, "not watched")
 		defer table.Close()
 		defer w.Close()
 		look := func(what string, want bool) string {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/nftables/expr"
 
 	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
@@ -63,9 +64,8 @@ func TestTrialsBesideAForeignTable(t *testing.T) {
 		x.AddTable(table)
 		x.AddChain(&nftables.Chain{Name: "foreign", Table: table})
 		must.Succeed(t, conn.Commit(t.Context(), &x))
-		if got := outcomes(); !reflect.DeepEqual(got, before) {
-			t.Errorf("with a foreign table %v, without %v", got, before)
-		}
+		got := outcomes()
+		expect.True(t, reflect.DeepEqual(got, before), "with a foreign table %v, without %v", got, before)
 		must.Succeed(t, conn.Open(t.Context()))
 		defer conn.Close()
 		var chains []string

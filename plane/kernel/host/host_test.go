@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 )
 
@@ -25,9 +26,8 @@ func TestSysctls(t *testing.T) {
 	if f := s.Set(set); !f.OK {
 		t.Errorf("set: %+v", f)
 	}
-	if b, _ := os.ReadFile(filepath.Join(root, set.Key)); strings.TrimSpace(string(b)) != "1" {
-		t.Errorf("the file has %q", b)
-	}
+	b, _ := os.ReadFile(filepath.Join(root, set.Key))
+	expect.Equal(t, strings.TrimSpace(string(b)), "1", "the file has %q", b)
 	missing := Setting{Key: "ipv4/vs/expire_nodest_conn", Value: "1", Why: "a reason"}
 	if f := s.Set(missing); f.OK || f.Remedy == "" {
 		t.Errorf("a missing one: %+v", f)

@@ -46,9 +46,7 @@ func TestPortsThatProcessesHave(t *testing.T) {
 				t.Errorf("free(%s) is %v", k, err)
 			}
 			stop()
-			if err := FreePort(k); err != nil {
-				t.Errorf("after the listener's end: %v", err)
-			}
+			expect.Succeed(t, FreePort(k), "after the listener's end")
 		})
 	}
 }

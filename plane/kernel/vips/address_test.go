@@ -27,6 +27,7 @@ import (
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/proxytest"
 	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -35,8 +36,8 @@ import (
 func TestForeignAddressWithoutRights(t *testing.T) {
 	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
 		p := newPlane(t, Options{Kernel: newFakeKernel().refusing(unix.EPERM).device()})
-		key := vip.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Port: freeKey(t, "127.0.0.1", protocol).Port, Protocol: protocol}
-		f := onVIP(key)
+		key := vip.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Port: proxytest.FreeKey(t, "127.0.0.1", protocol).Port, Protocol: protocol}
+		f := proxytest.OnVIP(key)
 		var problem vip.Problem
 		if err := p.apply(f); !errors.As(err, &problem) ||
 			problem.Message != "203.0.113.10 is not an address of this host" ||
@@ -80,10 +81,10 @@ func TestAddressThatComesIsServedAtOnce(t *testing.T) {
 		t.Helper()
 		wait.Until(t, what, is)
 	}
-	desired.Set(*onVIP(busy))
+	desired.Set(*proxytest.OnVIP(busy))
 	for _, text := range []string{"203.0.113.10", "2001:db8::10"} {
 		key := vip.FrontendKey{Addr: netip.MustParseAddr(text), Port: 8080, Protocol: vip.TCP}
-		desired.Set(*onVIP(key))
+		desired.Set(*proxytest.OnVIP(key))
 		await(text+" waits", state(key, false))
 		must.Succeed(t, netlink.AddrAdd(lo, hostAddr(key.Addr)))
 		await(text+" came", state(key, true))
@@ -131,16 +132,16 @@ func TestAddressesOnARealDevice(t *testing.T) {
 		must.SameList(t, witness(), addrs, "ironvip0")
 	}
 	p := newPlane(t, Options{})
-	backend := echo(t)
-	http := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}, backend)
-	dns := onVIP(vip.FrontendKey{Addr: http.Key.Addr, Port: 53, Protocol: vip.UDP}, echo(t))
-	six := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("2001:db8::1"), Port: 80, Protocol: vip.TCP}, backend)
+	backend := proxytest.Echo(t)
+	http := proxytest.OnVIP(vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}, backend)
+	dns := proxytest.OnVIP(vip.FrontendKey{Addr: http.Key.Addr, Port: 53, Protocol: vip.UDP}, proxytest.Echo(t))
+	six := proxytest.OnVIP(vip.FrontendKey{Addr: netip.MustParseAddr("2001:db8::1"), Port: 80, Protocol: vip.TCP}, backend)
 	for _, f := range []*vip.Frontend{http, dns, six} {
 		p.must(f)
 	}
 	want("192.0.2.1/32", "2001:db8::1/128")
-	served(t, http.Key)
-	served(t, six.Key)
+	proxytest.Served(t, http.Key)
+	proxytest.Served(t, six.Key)
 
 	// Another program removes the address: damage, which a repair fixes.
 	link := must.Get(netlink.LinkByName("ironvip0"))(t)
@@ -154,7 +155,7 @@ func TestAddressesOnARealDevice(t *testing.T) {
 	expect.Equal(t, damaged, 2, "of 2 frontends damaged")
 	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: http.Key, Old: http, New: http, Repair: true}}
 	must.Succeed(t, errors.Join(p.Apply(context.Background(), batch), batch[0].Err))
-	served(t, http.Key)
+	proxytest.Served(t, http.Key)
 	for _, o := range p.actual() {
 		expect.Empty(t, o.Damage)
 	}
@@ -180,7 +181,7 @@ func TestAddressesOnARealDevice(t *testing.T) {
 	q.must(six)
 	q.remove(orphans[0].Value.Key) // in use again: remains
 	want("198.51.100.1/32", "2001:db8::1/128")
-	served(t, six.Key)
+	proxytest.Served(t, six.Key)
 	q.remove(six.Key)
 	want("198.51.100.1/32")
 }
@@ -191,9 +192,9 @@ func TestDeviceIsMade(t *testing.T) {
 		return
 	}
 	p := newPlane(t, Options{})
-	f := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}, echo(t))
+	f := proxytest.OnVIP(vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}, proxytest.Echo(t))
 	must.Succeed(t, p.apply(f))
-	served(t, f.Key)
+	proxytest.Served(t, f.Key)
 	kind := "dummy"
 	if !hasDummy() {
 		kind = "bridge"
@@ -212,7 +213,7 @@ func TestWithoutIPv6(t *testing.T) {
 	must.Succeed(t, os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0))
 	must.Succeed(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0))
 	p := newPlane(t, Options{})
-	f := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("2001:db8::1"), Port: 80, Protocol: vip.TCP})
+	f := proxytest.OnVIP(vip.FrontendKey{Addr: netip.MustParseAddr("2001:db8::1"), Port: 80, Protocol: vip.TCP})
 	var problem vip.Problem
 	if err := p.apply(f); !errors.As(err, &problem) || !strings.Contains(problem.Message, "net.ipv6.conf.ironvip0.disable_ipv6 is 1") || !strings.Contains(problem.Hint, "sysctl -w net.ipv6.conf.all.disable_ipv6=0") {
 		t.Errorf("%v, hint %q", err, problem.Hint)
@@ -226,13 +227,13 @@ func TestWithoutRights(t *testing.T) {
 	}
 	p := newPlane(t, Options{})
 	var problem vip.Problem
-	f := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Port: 8080, Protocol: vip.TCP})
+	f := proxytest.OnVIP(vip.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Port: 8080, Protocol: vip.TCP})
 	if err := p.apply(f); !errors.As(err, &problem) || !strings.Contains(problem.Hint, "CAP_NET_ADMIN") {
 		t.Errorf("%v, hint %q", err, problem.Hint)
 	}
 	start := must.Get(strconv.Atoi(strings.TrimSpace(string(must.Get(os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start"))(t)))))(t)
 	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
-		f := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("127.96.0.1"), Port: 80, Protocol: protocol})
+		f := proxytest.OnVIP(vip.FrontendKey{Addr: netip.MustParseAddr("127.96.0.1"), Port: 80, Protocol: protocol})
 		err := p.apply(f)
 		if start <= 80 {
 			expect.Succeed(t, err)
@@ -244,9 +245,9 @@ func TestWithoutRights(t *testing.T) {
 		}
 	}
 	// A port that needs no privileges works.
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, echo(t)))
-	served(t, key)
+	key := proxytest.FreeKey(t, "127.96.0.1", vip.TCP)
+	p.must(proxytest.OnVIP(key, proxytest.Echo(t)))
+	proxytest.Served(t, key)
 }
 
 const childEnv = "IRONVIP_VIPS_TEST_CHILD"
@@ -334,14 +335,14 @@ func TestAddressesBecomeRoutes(t *testing.T) {
 	addr := netip.MustParseAddr("192.0.2.1")
 	must.Succeed(t, netlink.AddrAdd(link, hostAddr(addr)))
 	p := newPlane(t, Options{})
-	f := onVIP(vip.FrontendKey{Addr: addr, Port: 80, Protocol: vip.TCP}, echo(t))
+	f := proxytest.OnVIP(vip.FrontendKey{Addr: addr, Port: 80, Protocol: vip.TCP}, proxytest.Echo(t))
 	must.Succeed(t, p.target.Apply(t.Context(), []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: f.Key, New: f}})) // as before
-	open := dial(t, f.Key)
-	must.Succeed(t, open.echoes())
+	open := proxytest.Dial(t, f.Key)
+	must.Succeed(t, open.Echoes())
 	p.actual()
 	p.must(f)
-	must.Succeed(t, open.echoes(), "afterwards")
-	served(t, f.Key)
+	must.Succeed(t, open.Echoes(), "afterwards")
+	proxytest.Served(t, f.Key)
 	for _, a := range must.Get(netlink.AddrList(link, netlink.FAMILY_V4))(t) {
 		expect.False(t, a.IP.Equal(addr.AsSlice()), "the address is still there")
 	}

@@ -4,16 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/logbuffer"
 	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/proxytest"
+	"github.com/ironvip/ironvip/test/scope"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -28,7 +37,7 @@ type faked struct {
 func newFaked(t *testing.T, k *fakeKernel, o Options, have ...string) *faked {
 	p := &faked{T: t, k: k, inner: &inner{k: k, have: map[vip.FrontendKey]*vip.Frontend{}, errs: map[vip.FrontendKey]error{}}}
 	for _, at := range have {
-		p.inner.have[keyAt(at)] = onVIP(keyAt(at))
+		p.inner.have[keyAt(at)] = proxytest.OnVIP(keyAt(at))
 	}
 	o.Plane, o.Kernel = p.inner, k.device()
 	p.Plane = must.Get(New(o))(t)
@@ -51,7 +60,7 @@ func batchOf(text string) (batch []updateOf) {
 	for _, word := range strings.Fields(text) {
 		u := updateOf{Key: keyAt(word[1:]), Repair: word[0] == '!'}
 		if word[0] != '-' {
-			u.New = onVIP(u.Key)
+			u.New = proxytest.OnVIP(u.Key)
 		}
 		batch = append(batch, u)
 	}
@@ -82,9 +91,7 @@ func (p *faked) reads() string {
 	var out []string
 	for o, err := range p.Actual(p.Context()) {
 		must.Succeed(p, err)
-		if o.Orphan != o.Value.Key.Leftover() {
-			p.Errorf("%s: orphan %v", o.Value.Key, o.Orphan)
-		}
+		expect.Equal(p, o.Orphan, o.Value.Key.Leftover(), "%s: orphan", o.Value.Key)
 		out = append(out, fmt.Sprint(strings.TrimSuffix(o.Value.Key.String(), "/tcp"), o.Damage))
 	}
 	return strings.Join(out, " ")
@@ -214,9 +221,7 @@ func TestDeletedDevice(t *testing.T) {
 			}
 			return nil
 		}
-		if err := p.Apply(t.Context(), batchOf("!10.96.0.3:80")); !errors.Is(err, unix.ENOBUFS) {
-			t.Errorf("%s fails: %v", fails, err)
-		}
+		expect.Is(t, p.Apply(t.Context(), batchOf("!10.96.0.3:80")), unix.ENOBUFS, "%s fails", fails)
 		p.k.fails = nil
 		must.Succeed(t, errors.Join(p.apply("!10.96.0.3:80")...))
 		expect.Equal(t, len(p.k.routes), 3, "%s failed: routes in the end", fails)
@@ -255,5 +260,42 @@ func TestFailedBatch(t *testing.T) {
 	case <-changed.Changed():
 		t.Error("own changes are seen")
 	default:
+	}
+}
+
+// Addresses that an earlier process left on the device remain until every source has synced,
+// however long that takes. Until then, nothing is logged about them, whether or not a frontend uses
+// them again. Afterwards, the unused ones are removed.
+func TestAddressesLeftBehindWaitInSilence(t *testing.T) {
+	used, unused := netip.MustParseAddr("127.96.0.1"), netip.MustParseAddr("127.96.0.2")
+	k := newFakeKernel().with(used, unused)
+	var log logbuffer.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	p := newPlane(t, Options{Kernel: k.device(), Log: logger})
+	desired := table.New(&table.Clock{}, vip.KeyOfFrontend, nil)
+	ready := desired.Initializer()
+	applied := table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
+	r := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: desired, Target: p.Plane, Applied: applied,
+		Resync: 5 * time.Millisecond, Log: logger})
+	stop := scope.Go(t, r.Run)
+
+	f := proxytest.OnVIP(proxytest.FreeKey(t, used.String(), vip.TCP))
+	desired.Set(*f)
+	wait.Until(t, "the frontend listens", func() bool { _, _, tried := applied.Get(f.Key); return tried })
+	for range 3 {
+		last := r.Stats().LastResync
+		wait.Until(t, "a resync", func() bool { return r.Stats().LastResync.After(last) })
+	}
+	expect.Equal(t, applied.Len(), 1, "applied rows for one frontend")
+	ready()
+	select {
+	case <-r.Synced():
+	case <-time.After(time.Minute):
+		t.Fatal("never ready")
+	}
+	stop()
+	expect.SameList(t, slices.Collect(maps.Keys(k.routes)), []netip.Addr{used}, "on the device, calls %v", k.trace)
+	if s := r.Stats(); s.Failing != 0 || s.DriftRepairs != 0 || log.String() != "" {
+		t.Errorf("%+v, log: %s", s, &log)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/proxytest"
 	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -48,7 +49,7 @@ func newLoop(t *testing.T) *loop {
 func (l *loop) serve(addrs ...netip.Addr) {
 	for _, a := range addrs {
 		for _, port := range []uint16{80, 443} {
-			l.desired.Set(*onVIP(vip.FrontendKey{Addr: a, Port: port, Protocol: vip.TCP}))
+			l.desired.Set(*proxytest.OnVIP(vip.FrontendKey{Addr: a, Port: port, Protocol: vip.TCP}))
 		}
 	}
 	for _, a := range addrs {
@@ -76,9 +77,8 @@ func (l *loop) returns(when string, a netip.Addr) {
 
 func command(t testing.TB, line string) {
 	t.Helper()
-	if out, err := exec.Command("sh", "-c", line).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v: %s", line, err, out)
-	}
+	out, err := exec.Command("sh", "-c", line).CombinedOutput()
+	must.Succeed(t, err, "%s: %s", line, out)
 }
 
 // Without any resync, an address that another program removes returns, every time, also if the frontend that was known to use
@@ -154,7 +154,7 @@ func TestManyAddressesAreOneChange(t *testing.T) {
 		var batch []updateOf
 		for i := range many {
 			key := vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}), Port: 80, Protocol: vip.TCP}
-			batch = append(batch, updateOf{Key: key, New: onVIP(key)})
+			batch = append(batch, updateOf{Key: key, New: proxytest.OnVIP(key)})
 		}
 		must.Succeed(t, p.Apply(t.Context(), batch))
 		reported := map[vip.FrontendKey]bool{}
@@ -170,16 +170,14 @@ func TestManyAddressesAreOneChange(t *testing.T) {
 			}
 			var repair []updateOf
 			for _, d := range found.Damaged {
-				repair = append(repair, updateOf{Key: d.Key, New: onVIP(d.Key), Repair: true})
+				repair = append(repair, updateOf{Key: d.Key, New: proxytest.OnVIP(d.Key), Repair: true})
 			}
 			must.Succeed(t, p.Apply(t.Context(), repair))
 			expect.Equal(t, strings.Count(node.Run("ip", "route", "show", "table", "local", "dev", "ironvip0", "proto", "178"), "\n"), many, "%s: routes after the repair", command)
 			return found.Damaged[0].What
 		}
 		for range 10 {
-			if what := look("ip route flush table local proto 178", 1); what != "100 addresses missing from ironvip0" {
-				t.Error(what)
-			}
+			expect.Equal(t, look("ip route flush table local proto 178", 1), "100 addresses missing from ironvip0")
 		}
 		look("ip link set ironvip0 down; ip link set ironvip0 up", 1)
 		look("ip addr add 10.96.2.1/32 dev ironvip0; ip addr del 10.96.2.1/32 dev ironvip0", 1)

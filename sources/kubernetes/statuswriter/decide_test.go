@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func TestNextStep(t *testing.T) {
@@ -94,17 +96,13 @@ func TestNextStep(t *testing.T) {
 	} {
 		tc.in.mode = corev1.LoadBalancerIPModeProxy
 		got := tc.in.decide()
-		if got != tc.want {
-			t.Errorf("%s: step %d, want %d", tc.name, got, tc.want)
-		}
+		expect.Equal(t, got, tc.want, "%s: step", tc.name)
 		if tc.want != stepWriteIngress {
 			continue
 		}
 		out := object()
 		out.Status.LoadBalancer.Ingress = tc.in.ingress()
-		if got := fmt.Sprint(addresses(out)); got != tc.ingress {
-			t.Errorf("%s: writes %s, want %s", tc.name, got, tc.ingress)
-		}
+		expect.Equal(t, fmt.Sprint(addresses(out)), tc.ingress, "%s: writes", tc.name)
 	}
 }
 
@@ -121,8 +119,6 @@ func TestFinalizersOfOthersStay(t *testing.T) {
 		if got := finalizersWithout(s); got == nil || !slices.Equal(got, tc.without) {
 			t.Errorf("%q without ours: %q", tc.has, got)
 		}
-		if !slices.Equal(s.Finalizers, tc.has) {
-			t.Errorf("the object's own are %q now, not %q", s.Finalizers, tc.has)
-		}
+		expect.SameList(t, s.Finalizers, tc.has, "the object's own are %q now", s.Finalizers)
 	}
 }

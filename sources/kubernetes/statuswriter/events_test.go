@@ -41,9 +41,7 @@ func TestReasonsOfEvents(t *testing.T) {
 		} else {
 			got = reasonOfAllocator(tc.allocator)
 		}
-		if got != tc.want {
-			t.Errorf("%+v %+v: %q, want %q", tc.source, tc.allocator, got, tc.want)
-		}
+		expect.Equal(t, got, tc.want, "%+v %+v", tc.source, tc.allocator)
 	}
 }
 

@@ -150,9 +150,7 @@ func (a *writable) serve(r *http.Request, request string, body []byte) *http.Res
 	case "POST", "PUT":
 		object = sent
 	case "PATCH":
-		if got := r.Header.Get("Content-Type"); got != string(types.MergePatchType) {
-			a.t.Errorf("%s as %s", request, got)
-		}
+		expect.Equal(a.t, r.Header.Get("Content-Type"), string(types.MergePatchType), "%s as", request)
 		part := "metadata"
 		if status {
 			part = "status"

@@ -140,9 +140,7 @@ func TestLostAnswerToARenewal(t *testing.T) {
 			api.lost = func(request string) bool { return strings.HasPrefix(request, "PUT") && lose.Add(-1) >= 0 }
 		})
 		settle(leaseRenew + leaseDuration)
-		if lose.Load() > 0 {
-			t.Error("no answer was lost")
-		}
+		expect.AtMost(t, lose.Load(), 0, "no answer was lost")
 		settle(leaseDuration)
 		expect.True(t, a.mine(), "it does not take its own Lease over")
 		expect.Equal(t, *api.lease().Spec.LeaseTransitions, 0, "transitions")
@@ -196,9 +194,8 @@ func TestLeaseWithoutRights(t *testing.T) {
 		api.set(func() { api.fault = nil })
 		settle(time.Minute)
 		expect.SameList(t, h.said(), []string(nil), "problems")
-		if _, mine := h.Elected(); !mine {
-			t.Error("not elected")
-		}
+		_, mine := h.Elected()
+		expect.True(t, mine, "not elected")
 	})
 }
 

@@ -109,9 +109,8 @@ func TestNothingIsWrittenAfterARestartOrByTheNextWriter(t *testing.T) {
 			api.edit(name, oursWith(corev1.IPv4Protocol))
 		}
 		settle(time.Minute)
-		if n := len(api.take()); n != 3*len(names) {
-			t.Errorf("%d requests for %d Services", n, len(names))
-		}
+		n := len(api.take())
+		expect.Equal(t, n, 3*len(names), "%d requests for %d Services", n, len(names))
 		a.stop()
 		settle(time.Minute)
 		must.True(t, b.election.mine(), "b is not the next writer")
@@ -252,9 +251,7 @@ func TestServiceThatTheStoreLacks(t *testing.T) {
 		settle(time.Minute)
 		got := api.take()
 		for _, request := range got {
-			if request != "LIST services/web" {
-				t.Errorf("%s", request)
-			}
+			expect.Equal(t, request, "LIST services/web")
 		}
 		expect.Between(t, len(got), 2, 10, "requests")
 		h.put(web, object)
@@ -604,8 +601,7 @@ func TestWithdrawalThatFailsIsAskedForAgain(t *testing.T) {
 }
 
 func TestFieldManagers(t *testing.T) {
-	if got := fieldManager(strings.Repeat("a", 63), strings.Repeat("b", 253)); len(got) > 128 {
-		t.Errorf("a field manager of %d characters", len(got))
-	}
+	got := fieldManager(strings.Repeat("a", 63), strings.Repeat("b", 253))
+	expect.AtMost(t, len(got), 128, "a field manager of %d characters", len(got))
 	expect.True(t, fieldManager("a", "b") != fieldManager("a", "c"), "two Leases have one field manager")
 }

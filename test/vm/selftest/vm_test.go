@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -39,15 +41,9 @@ func TestSurroundings(t *testing.T) {
 	if os.Getpid() == 1 || os.Getuid() != 0 {
 		t.Errorf("pid %d, uid %d", os.Getpid(), os.Getuid())
 	}
-	if err := os.WriteFile("/tmp/x", nil, 0o600); err != nil {
-		t.Error(err)
-	}
-	if b, err := io.ReadAll(os.Stdin); err != nil || len(b) != 0 {
-		t.Errorf("stdin: %q, %v", b, err)
-	}
-	if now := time.Now().Year(); now < 2024 {
-		t.Errorf("the clock says %d", now)
-	}
+	expect.Succeed(t, os.WriteFile("/tmp/x", nil, 0o600))
+	expect.Empty(t, must.Get(io.ReadAll(os.Stdin))(t), "stdin")
+	expect.AtLeast(t, time.Now().Year(), 2024, "the clock says")
 	for _, host := range []string{"localhost", "127.0.0.1"} {
 		l, err := net.Listen("tcp", host+":0")
 		if err != nil {
@@ -77,9 +73,7 @@ func TestOrphansAreReaped(t *testing.T) {
 	cmd.Env = append(os.Environ(), "SELFTEST_ORPHAN=parent")
 	out, err := cmd.Output()
 	unix.Close(fds[1])
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	must.Succeed(t, err, "%s", out)
 	if n, err := unix.Read(fds[0], make([]byte, 1)); n != 0 || err != nil {
 		t.Fatalf("pipe: %d, %v", n, err)
 	}
@@ -98,9 +92,7 @@ func TestOrphanHelper(t *testing.T) {
 	case "parent":
 		cmd := exec.Command(os.Args[0], "-test.run=^TestOrphanHelper$")
 		cmd.Env = append(os.Environ(), "SELFTEST_ORPHAN=child")
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, cmd.Start())
 		fmt.Printf("orphan %d\n", cmd.Process.Pid)
 		os.Exit(0)
 	case "child":

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/api/client"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // gate serves a gate before an agent, and returns the gate, its address, and a client that follows no
@@ -19,10 +21,7 @@ func gate(t *testing.T, agent http.HandlerFunc) (g *Gate, at string, browser *ht
 	t.Helper()
 	behind := httptest.NewServer(agent)
 	t.Cleanup(behind.Close)
-	c, err := client.New(behind.URL, client.Options{Token: "ironvip_own"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(behind.URL, client.Options{Token: "ironvip_own"}))(t)
 	t.Cleanup(c.Close)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.ServeHTTP(w, r) }))
 	t.Cleanup(front.Close)
@@ -36,10 +35,7 @@ func gate(t *testing.T, agent http.HandlerFunc) (g *Gate, at string, browser *ht
 // ask returns the status and the body of a response; headers are "Name: value".
 func ask(t *testing.T, c *http.Client, method, url string, headers ...string) (*http.Response, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(t.Context(), method, url, nil))(t)
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
 		if name == "Host" {
@@ -47,24 +43,16 @@ func ask(t *testing.T, c *http.Client, method, url string, headers ...string) (*
 		}
 		r.Header.Set(name, value)
 	}
-	resp, err := c.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get(c.Do(r))(t)
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(io.ReadAll(resp.Body))(t)
 	return resp, string(body)
 }
 
 func TestURLWorksOnce(t *testing.T) {
 	g, at, browser := gate(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "agent ", r.URL.Path) })
 	url := g.URL()
-	if !strings.HasPrefix(url, at+"/ui/?once=") {
-		t.Fatal(url)
-	}
+	must.True(t, strings.HasPrefix(url, at+"/ui/?once="), url)
 	for _, path := range []string{"/ui/?once=wrong", "/v1/status", strings.TrimPrefix(url, at) + "x"} {
 		if r, body := ask(t, browser, "GET", at+path); r.StatusCode != http.StatusForbidden || strings.Contains(body, "agent /") {
 			t.Errorf("%s without a key: %s %s", path, r.Status, body)
@@ -138,9 +126,7 @@ func TestRequestsAreThoseOfTheProcess(t *testing.T) {
 		t.Errorf("the agent got %v of %s", got, host)
 	}
 	for _, name := range []string{KeyHeader, "Cookie", "Origin", "Referer", "Sec-Fetch-Site", "X-Forwarded-For"} {
-		if got.Get(name) != "" {
-			t.Errorf("the agent got %s: %s", name, got.Get(name))
-		}
+		expect.Equal(t, got.Get(name), "", "the agent got %s", name)
 	}
 }
 
@@ -156,28 +142,17 @@ func TestStreams(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	})
-	r, err := http.NewRequestWithContext(t.Context(), "GET", at+"/v1/events", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(t.Context(), "GET", at+"/v1/events", nil))(t)
 	_, value, _ := strings.Cut(login(t, g, browser), ": ")
 	r.Header.Set(KeyHeader, value)
-	resp, err := browser.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get(browser.Do(r))(t)
 	defer resp.Body.Close()
-	if line, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil || line != "data: 1\n" {
-		t.Errorf("%q, %v", line, err)
-	}
+	expect.Equal(t, must.Get(bufio.NewReader(resp.Body).ReadString('\n'))(t), "data: 1\n")
 	close(end)
 }
 
 func TestAgentIsAway(t *testing.T) {
-	c, err := client.New("/nowhere/ironvip.sock", client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New("/nowhere/ironvip.sock", client.Options{}))(t)
 	g := New(netip.MustParseAddrPort("127.0.0.1:1"), c)
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest("GET", "http://127.0.0.1:1/v1/status", nil)

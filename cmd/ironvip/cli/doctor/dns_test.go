@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/dns/zone"
+	"github.com/ironvip/ironvip/test/accept"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -19,15 +21,10 @@ import (
 func answering(t *testing.T, domain string, transports string) netip.AddrPort {
 	t.Helper()
 	z, err := zone.New(zone.Settings{Domain: domain, TTL: 30 * time.Second, NegativeTTL: time.Second, ShortNames: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	z.Apply(1, []zone.Change{{Service: zone.Service{Key: vip.ServiceKey{Namespace: "default", Name: "web"}, VIPs: []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")}}}})
 	z.SetSynced()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	at := l.Addr().(*net.TCPAddr).AddrPort()
 	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 	if err != nil {
@@ -49,15 +46,7 @@ func answering(t *testing.T, domain string, transports string) netip.AddrPort {
 		}()
 	}
 	if strings.Contains(transports, "tcp") {
-		go func() {
-			for {
-				conn, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go answerStream(z, conn)
-			}
-		}()
+		accept.Each(l, func(conn net.Conn) { answerStream(z, conn) })
 	}
 	return at
 }
@@ -83,10 +72,7 @@ func answerStream(z *zone.Zone, conn net.Conn) {
 // free returns an address where nothing listens.
 func free(t *testing.T) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }

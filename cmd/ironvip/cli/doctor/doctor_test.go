@@ -16,6 +16,8 @@ import (
 	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/linux"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -58,9 +60,7 @@ var announcing = func() Want {
 
 func TestHealthyHost(t *testing.T) {
 	findings := Examine(machine(nil), want)
-	if Worst(findings) != OK {
-		t.Errorf("%+v", findings)
-	}
+	expect.Equal(t, Worst(findings), OK, "%+v", findings)
 	for _, f := range findings {
 		if f.Check == "" || f.Text == "" || f.Fix != "" {
 			t.Errorf("a finding of a healthy host: %+v", f)
@@ -188,13 +188,8 @@ func TestAgentOfThisHost(t *testing.T) {
 				files[path] = &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink}
 			}
 		}
-		procs, err := processes(h.Files)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if found := findAgent(h, procs, DefaultConfig) != nil; found != c.found {
-			t.Errorf("%s: found is %v", name, found)
-		}
+		procs := must.Get(processes(h.Files))(t)
+		expect.Equal(t, findAgent(h, procs, DefaultConfig) != nil, c.found, "%s: found", name)
 	}
 }
 
@@ -257,9 +252,7 @@ func TestDataplane(t *testing.T) {
 			continue
 		}
 		for i := range got {
-			if got[i] != c.want[i] {
-				t.Errorf("%s: %+v, want %+v", c.name, got[i], c.want[i])
-			}
+			expect.Equal(t, got[i], c.want[i], c.name)
 		}
 	}
 }
@@ -325,9 +318,7 @@ func TestServicesInTheKernel(t *testing.T) {
 	} {
 		h := machine(c.files)
 		h.Services = func(device string) (Services, error) {
-			if device != "ironvip0" {
-				t.Errorf("asked for device %q", device)
-			}
+			expect.Equal(t, device, "ironvip0", "asked for device")
 			return c.services, c.err
 		}
 		w := want
@@ -341,9 +332,7 @@ func TestServicesInTheKernel(t *testing.T) {
 			t.Errorf("%s: found %+v, want one that says %q", c.name, found, c.says)
 		}
 	}
-	if got := firstFew(strings.Fields("a b c d e f g")); got != "a, b, c, d, e and 2 more" {
-		t.Error(got)
-	}
+	expect.Equal(t, firstFew(strings.Fields("a b c d e f g")), "a, b, c, d, e and 2 more")
 }
 
 // The check of the state file reports what an agent would report at its start.
@@ -365,27 +354,16 @@ func TestStateFile(t *testing.T) {
 		}
 	}
 	said("none", OK, "starts without leases")
-	db, err := store.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(store.Open(path))(t)
 	said("an agent runs", OK, "in use by an agent")
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, db.Close())
 	said("no agent runs", OK, "is intact")
 	for _, c := range []struct{ name, content, says string }{{"empty", "", "it is empty"}, {"damaged", "no database", "damaged"}} {
-		if err := os.WriteFile(path, []byte(c.content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(c.content), 0o600))
 		said(c.name, Fail, c.says)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(path))
+	must.Succeed(t, os.Mkdir(path, 0o700))
 	said("a directory", Fail, "not a regular file")
 	h := machine(nil)
 	h.State = func(path string) error { return &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission} }
@@ -400,9 +378,7 @@ func TestUnreadableHost(t *testing.T) {
 	h.Files = fstest.MapFS{}
 	h.Disk = func(string) (Disk, error) { return Disk{}, errors.New("no") }
 	findings := Examine(h, want)
-	if Worst(findings) != Warn {
-		t.Errorf("%+v", findings)
-	}
+	expect.Equal(t, Worst(findings), Warn, "%+v", findings)
 	for _, check := range []string{"kernel", "processes", "open_files", "state_dir"} {
 		if found := only(findings, check); len(found) != 1 || found[0].Level != Warn {
 			t.Errorf("%s: %+v, want one warning", check, found)
@@ -426,9 +402,8 @@ func TestThisHost(t *testing.T) {
 	if got := openFiles(h, Want{}, nil); !strings.Contains(got.Text, "may open") {
 		t.Errorf("limits: %+v", got)
 	}
-	if _, err := processes(h.Files); err != nil {
-		t.Error(err)
-	}
+	_, err := processes(h.Files)
+	expect.Succeed(t, err)
 }
 
 // A feature that the kernel lacks is named if the configuration uses it: by a trial, or else by the kernel's version. The trial

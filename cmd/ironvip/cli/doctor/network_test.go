@@ -12,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // A firewall that drops packets is named, with its own command (TestAdvice of internal/firewall has them all).
@@ -131,14 +132,10 @@ func TestForwarding(t *testing.T) {
 			t.Errorf("%s: %+v", mode, got)
 		}
 		w.RealServer = true
-		if got := only(Examine(machine(files), w), "forwarding"); len(got) > 0 {
-			t.Errorf("a real server: %+v", got)
-		}
+		expect.Empty(t, only(Examine(machine(files), w), "forwarding"), "a real server")
 	}
 	files["proc/sys/net/ipv4/conf/all/forwarding"] = "0\n" // the dataplane's own finding
-	if got := only(Examine(machine(files), want), "forwarding"); len(got) > 0 {
-		t.Errorf("the host doesn't forward: %+v", got)
-	}
+	expect.Empty(t, only(Examine(machine(files), want), "forwarding"), "the host doesn't forward")
 }
 
 // Packets that the kernel has dropped for their way back are named with the interfaces of strict checks.

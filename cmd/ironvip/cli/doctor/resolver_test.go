@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/dns/resolved"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func TestResolver(t *testing.T) {
@@ -48,9 +49,7 @@ func TestResolver(t *testing.T) {
 			if c.findings != "" {
 				lines = strings.Split(c.findings, "\n")
 			}
-			if len(found) != len(lines) {
-				t.Fatalf("found %+v, want %d", found, len(lines))
-			}
+			must.Len(t, found, len(lines), "found")
 			for i, f := range found {
 				words := strings.SplitN(lines[i], " ", 3)
 				if string(f.Level) != words[0] || f.Check != words[1] || !strings.Contains(f.Text+" "+f.Fix, words[2]) {

@@ -3,6 +3,8 @@ package input
 import (
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func TestFormatOfAText(t *testing.T) {
@@ -13,14 +15,10 @@ func TestFormatOfAText(t *testing.T) {
 		"{}": ".json", " \n[ {": ".json", "[]": ".json", "{\"name\": 1}": ".json", "[{\"name\": 1}]": ".json",
 	} {
 		for _, name := range []string{"stdin", "file.txt"} {
-			if got := format(name, []byte(text)); got != want {
-				t.Errorf("%q: %s, want %s", text, got, want)
-			}
+			expect.Equal(t, format(name, []byte(text)), want, "%q", text)
 		}
 		for name, want := range map[string]string{"x.toml": ".toml", "x.json": ".json", "x.yaml": ".yaml", "x.yml": ".yaml"} {
-			if got := format(name, []byte(text)); got != want {
-				t.Errorf("%s with %q: %s, want %s", name, text, got, want)
-			}
+			expect.Equal(t, format(name, []byte(text)), want, "%s with %q", name, text)
 		}
 	}
 }

@@ -11,6 +11,9 @@ import (
 
 	"gopkg.in/yaml.v3"
 	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func TestTimes(t *testing.T) {
@@ -30,15 +33,9 @@ func TestTimes(t *testing.T) {
 		{99*time.Hour + 59*time.Minute, "4d", "4d3h", "4d ago"},
 		{400 * 24 * time.Hour, "400d", "400d", "400d ago"},
 	} {
-		if got := Age(c.d); got != c.age {
-			t.Errorf("Age(%v) = %q, want %q", c.d, got, c.age)
-		}
-		if got := Span(c.d); got != c.span {
-			t.Errorf("Span(%v) = %q, want %q", c.d, got, c.span)
-		}
-		if got := Ago(now.Add(-c.d), now); got != c.rela {
-			t.Errorf("Ago(%v) = %q, want %q", c.d, got, c.rela)
-		}
+		expect.Equal(t, Age(c.d), c.age, "Age(%v)", c.d)
+		expect.Equal(t, Span(c.d), c.span, "Span(%v)", c.d)
+		expect.Equal(t, Ago(now.Add(-c.d), now), c.rela, "Ago(%v)", c.d)
 	}
 	if Ago(time.Time{}, now) != "never" || Since(time.Time{}, now) != None {
 		t.Error("the zero time is not shown as never")
@@ -47,9 +44,7 @@ func TestTimes(t *testing.T) {
 
 func TestCount(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1204: "1 204", 1234567: "1 234 567", -999: "-999", -1204: "-1 204"} {
-		if got := Count(n); got != want {
-			t.Errorf("Count(%d) = %q, want %q", n, got, want)
-		}
+		expect.Equal(t, Count(n), want, "Count(%d)", n)
 	}
 	if Plural(1, "service") != "1 service" || Plural(1204, "service") != "1 204 services" {
 		t.Error("plural")
@@ -65,15 +60,11 @@ func TestGridAlignsByCharactersNotColours(t *testing.T) {
 		t.Errorf("plain:\n%s\nwant\n%s", got, want)
 	}
 	coloured := g.Text(&Printer{ColorOut: true})
-	if !strings.Contains(coloured, "\x1b[32mhealthy\x1b[0m") {
-		t.Errorf("no colour in %q", coloured)
-	}
+	expect.Contains(t, coloured, "\x1b[32mhealthy\x1b[0m", "no colour in")
 	for sgr := range strings.SplitSeq("\x1b[32m,\x1b[31m,\x1b[0m", ",") {
 		coloured = strings.ReplaceAll(coloured, sgr, "")
 	}
-	if coloured != want {
-		t.Errorf("colours move the columns:\n%s", coloured)
-	}
+	expect.Equal(t, coloured, want, "colours move the columns:\n")
 	want = "NAME      STATE    SIZE  AGE\nwéb       healthy  12    -\ndatabase  down     3     3h\n"
 	if got := g.Text(&Printer{Format: Wide}); got != want {
 		t.Errorf("wide:\n%s\nwant\n%s", got, want)
@@ -88,21 +79,16 @@ func TestCleanDisarmsControlCharacters(t *testing.T) {
 		"\u202eright to left": "?right to left",
 		"\u009b31m":           "?31m",
 	} {
-		if got := Clean(in); got != want {
-			t.Errorf("Clean(%q) = %q, want %q", in, got, want)
-		}
+		expect.Equal(t, Clean(in), want, "Clean(%q)", in)
 	}
 	var out bytes.Buffer
 	p := Printer{Out: &out, Err: &out, Format: Name}
 	p.Say("said %s", "\x1b[2J")
 	p.Label("error", Bad, "\x1b[2J")
-	if err := p.Show(View{Names: []string{"\x1b[2J"}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Show(View{Names: []string{"\x1b[2J"}}))
 	g := Grid{Rows: [][]Cell{{{Text: "\x1b[2J"}}}}
-	if s := out.String() + g.Text(&p) + p.Paint("\x1b[2J", Plain); strings.Contains(s, "\x1b") {
-		t.Errorf("an escape sequence got through: %q", s)
-	}
+	s := out.String() + g.Text(&p) + p.Paint("\x1b[2J", Plain)
+	expect.False(t, strings.Contains(s, "\x1b"), "an escape sequence got through: %q", s)
 }
 
 type doc struct {
@@ -148,12 +134,8 @@ text: "a < b\nand more"
 	} {
 		var out bytes.Buffer
 		p := Printer{Out: &out, Format: format}
-		if err := p.Show(view); err != nil {
-			t.Fatal(err)
-		}
-		if out.String() != want {
-			t.Errorf("%s:\n%s\nwant\n%s", format, out.String(), want)
-		}
+		must.Succeed(t, p.Show(view))
+		expect.Equal(t, out.String(), want, "%s:\n%s\nwant\n", format, out.String())
 	}
 }
 
@@ -167,13 +149,9 @@ func TestStreamKeepsDocumentsApart(t *testing.T) {
 		p := Printer{Out: &out, Format: format}
 		for range 2 {
 			v := View{Data: map[string]int{"a": 1}, Text: func(*Printer) string { return "row\n" }}
-			if err := p.Stream(v); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, p.Stream(v))
 		}
-		if out.String() != want {
-			t.Errorf("%s: %q, want %q", format, out.String(), want)
-		}
+		expect.Equal(t, out.String(), want, format)
 	}
 }
 
@@ -182,24 +160,14 @@ func TestYAMLRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := rapid.MapOf(rapid.String(), rapid.String()).Draw(t, "doc")
 		var want map[string]string // JSON replaces what is not UTF-8
-		b, err := json.Marshal(in)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(b, &want); err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(json.Marshal(in))(t)
+		must.Succeed(t, json.Unmarshal(b, &want))
 		var out bytes.Buffer
-		if err := writeYAML(&out, in); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, writeYAML(&out, in))
 		var got map[string]string
-		if err := yaml.Unmarshal(out.Bytes(), &got); err != nil {
-			t.Fatalf("%v in\n%s", err, out.String())
-		}
-		if len(got) != len(want) {
-			t.Fatalf("got %q, want %q", got, want)
-		}
+		err := yaml.Unmarshal(out.Bytes(), &got)
+		must.Succeed(t, err, "%v in\n%s", err, out.String())
+		must.Len(t, got, len(want), "got %q, want %q", got, want)
 		for k, v := range want {
 			if got[k] != v {
 				t.Fatalf("key %q: got %q, want %q from\n%s", k, got[k], v, out.String())
@@ -229,30 +197,18 @@ func TestFormatFlag(t *testing.T) {
 	if err == nil || err.Error() != "use table, wide, json, yaml or name" {
 		t.Errorf("xml: %v", err)
 	}
-	if f != YAML {
-		t.Error("a refused format changed the value")
-	}
+	expect.Equal(t, f, YAML, "a refused format changed the value")
 }
 
 func TestColorWantedOnlyOnTerminals(t *testing.T) {
 	env := func(vars map[string]string) func(string) string {
 		return func(name string) string { return vars[name] }
 	}
-	if ColorWanted(&bytes.Buffer{}, env(nil)) {
-		t.Error("colour wanted on a buffer")
-	}
-	file, err := os.Create(t.TempDir() + "/file")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.False(t, ColorWanted(&bytes.Buffer{}, env(nil)), "colour wanted on a buffer")
+	file := must.Get(os.Create(t.TempDir() + "/file"))(t)
 	defer file.Close()
-	if ColorWanted(file, env(nil)) {
-		t.Error("colour wanted in a file")
-	}
-	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.False(t, ColorWanted(file, env(nil)), "colour wanted in a file")
+	terminal := must.Get(os.OpenFile("/dev/ptmx", os.O_RDWR, 0))(t)
 	defer terminal.Close()
 	for _, c := range []struct {
 		vars map[string]string
@@ -263,8 +219,6 @@ func TestColorWantedOnlyOnTerminals(t *testing.T) {
 		{map[string]string{"TERM": "xterm", "NO_COLOR": ""}, true}, // an empty value counts as unset
 		{map[string]string{"TERM": "dumb"}, false},
 	} {
-		if got := ColorWanted(terminal, env(c.vars)); got != c.want {
-			t.Errorf("on a terminal with %v: %v, want %v", c.vars, got, c.want)
-		}
+		expect.Equal(t, ColorWanted(terminal, env(c.vars)), c.want, "on a terminal with %v", c.vars)
 	}
 }

@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 const pem = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEIJ\nU0VDUkVU\n-----END EC PRIVATE KEY-----"
@@ -32,9 +35,7 @@ func TestClean(t *testing.T) {
 		if strings.Contains(got, "S3CRET") || strings.Contains(got, "MHcCAQEEIJ") {
 			t.Errorf("%q still has the secret: %q", in, got)
 		}
-		if got != want {
-			t.Errorf("%q:\n%q, want\n%q", in, got, want)
-		}
+		expect.Equal(t, got, want, "%q:\n%q, want\n", in, got)
 	}
 }
 
@@ -42,14 +43,10 @@ func TestClean(t *testing.T) {
 func TestSecretsOfFiles(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"consul-token": "correct-horse\n", "keys": "first-shared-secret\nsecond one here\n", "kube": "users:\n- token: kube-s3cret\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	r := New()
 	r.AddConfig(filepath.Join(dir, "ironvip.toml"), []byte("[consul]\ntoken_file = \""+dir+"/consul-token\"\n[announce]\nkey_file = \"keys\"\n[[source]]\nkubeconfig = '"+dir+"/kube'\npeer = { address = \"a\", password_file = \"none\" }\n"))
 	got := string(r.Clean([]byte("it sent correct-horse, first-shared-secret, second one here and kube-s3cret to web")))
-	if got != "it sent REMOVED, REMOVED, REMOVED and REMOVED to web" {
-		t.Errorf("%q, known %q", got, r.known)
-	}
+	expect.Equal(t, got, "it sent REMOVED, REMOVED, REMOVED and REMOVED to web", "%q, known %q", got, r.known)
 }

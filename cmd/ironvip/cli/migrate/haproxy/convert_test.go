@@ -2,11 +2,14 @@ package haproxy
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -24,9 +27,7 @@ func convert(text string) (migrate.Result, string) {
 func one(t *testing.T, lines ...string) (spec.Service, string) {
 	t.Helper()
 	result, notes := convert("listen a\n bind 10.0.0.1:80\n" + strings.Join(lines, "\n") + "\n")
-	if len(result.Services) != 1 {
-		t.Fatalf("%d services: %s", len(result.Services), notes)
-	}
+	must.Equal(t, len(result.Services), 1, "%d services: %s", len(result.Services), notes)
 	return result.Services[0].Service, notes
 }
 
@@ -57,9 +58,7 @@ func TestServersWithoutCheck(t *testing.T) {
 			t.Errorf("%q: check %s, want %s; notes %s", c.lines, s.Health.Type, c.check, notes)
 		}
 		for _, n := range c.noted {
-			if !strings.Contains(notes, n+" "+note) {
-				t.Errorf("%q: notes without %q: %s", c.lines, n, notes)
-			}
+			expect.Contains(t, notes, n+" "+note, "%q: notes without %q", c.lines, n)
 		}
 	}
 }
@@ -120,9 +119,7 @@ func TestTimes(t *testing.T) {
 	if h := s.Health; text(h.Interval)+text(h.FastInterval)+text(h.Timeout)+text(s.SlowStart) != "2s2s2s-" || notes != "" {
 		t.Errorf("%+v, notes %s", h, notes)
 	}
-	if d, err := parseTime("2147483647d"); err != nil || d < time.Hour {
-		t.Error(d, err)
-	}
+	expect.AtLeast(t, must.Get(parseTime("2147483647d"))(t), time.Hour)
 }
 
 // A value that isn't a number is a note, and the default stays.
@@ -169,9 +166,7 @@ func TestAcceptProxyOfOneBind(t *testing.T) {
 // A default that many sections have is one note.
 func TestNotesOfDefaultsAreNotRepeated(t *testing.T) {
 	_, notes := convert("defaults\n timeout client 0\nlisten a\n bind 10.0.0.1:80\n server a 10.1.0.1:80\nlisten b\n bind 10.0.0.2:80\n server a 10.1.0.1:80\n")
-	if strings.Count(notes, "f:2:") != 1 {
-		t.Error(notes)
-	}
+	expect.Equal(t, strings.Count(notes, "f:2:"), 1, notes)
 }
 
 // A service has the check of its first server with one. Other options of other servers are noted, and
@@ -194,9 +189,19 @@ func TestServersWithDifferentChecks(t *testing.T) {
 			t.Errorf("%q: interval %s, want %s; notes %s", c.lines, s.Health.Interval, c.interval, notes)
 		}
 		for _, n := range c.noted {
-			if !strings.Contains(notes, n+" "+note) {
-				t.Errorf("%q: notes without %q: %s", c.lines, n, notes)
-			}
+			expect.Contains(t, notes, n+" "+note, "%q: notes without %q", c.lines, n)
 		}
 	}
+}
+
+func FuzzConvert(f *testing.F) {
+	sample := must.Get(os.ReadFile("testdata/haproxy.cfg"))(f)
+	f.Add(string(sample))
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, n := range Convert("haproxy.cfg", text).Notes {
+			if n.Line == 0 || n.Text == "" {
+				t.Errorf("note without a line or text: %v", n)
+			}
+		}
+	})
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // A value that isn't a number is a note, and the default stays.
@@ -30,10 +32,7 @@ func TestValuesThatAreNotNumbers(t *testing.T) {
 }
 
 func FuzzConvert(f *testing.F) {
-	sample, err := os.ReadFile("testdata/rules")
-	if err != nil {
-		f.Fatal(err)
-	}
+	sample := must.Get(os.ReadFile("testdata/rules"))(f)
 	f.Add(string(sample))
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, n := range Convert("rules", text).Notes {

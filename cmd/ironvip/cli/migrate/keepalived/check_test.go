@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -14,9 +16,7 @@ import (
 func one(t *testing.T, inServer, inReal string) (spec.Service, string) {
 	t.Helper()
 	result, notes := convert(t, "virtual_server 10.0.0.1 80 {\n protocol TCP\n"+inServer+"\n real_server 10.1.0.1 80 {\n"+inReal+"\n }\n}\n")
-	if len(result.Services) != 1 {
-		t.Fatalf("%d services: %s", len(result.Services), notes)
-	}
+	must.Equal(t, len(result.Services), 1, "%d services: %s", len(result.Services), notes)
 	return result.Services[0].Service, notes
 }
 
@@ -51,9 +51,8 @@ func TestDefaultsOfChecks(t *testing.T) {
 			fast = time.Duration(*h.FastInterval)
 		}
 		got := fmt.Sprint(time.Duration(*h.Interval), fast, time.Duration(*h.Timeout), *h.Fall, *h.Rise)
-		if want := fmt.Sprint(c.interval, c.fast, c.timeout, c.fall, 1); got != want {
-			t.Errorf("%s with %q: interval, fast interval, timeout, fall, rise %s, want %s", c.check, c.inServer, got, want)
-		}
+		want := fmt.Sprint(c.interval, c.fast, c.timeout, c.fall, 1)
+		expect.Equal(t, got, want, "%s with %q: interval, fast interval, timeout, fall, rise", c.check, c.inServer)
 	}
 }
 

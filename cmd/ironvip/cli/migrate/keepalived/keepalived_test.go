@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // convert converts a text in a file of its own, which notes call "f".
@@ -16,9 +18,7 @@ func convert(t testing.TB, text string) (migrate.Result, string) {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "f")
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(text), 0o644))
 	result := convertWithin(file, 8<<20)
 	var notes strings.Builder
 	for _, n := range result.Notes {
@@ -45,9 +45,7 @@ func TestMistakes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			result, notes := convert(t, c.text)
-			if !strings.Contains(notes, c.note) {
-				t.Errorf("notes:\n%s\nwithout %q", notes, c.note)
-			}
+			expect.Contains(t, notes, c.note, "notes:\n%s\nwithout", notes)
 			if len(result.Services) == 0 || len(result.Services[0].Backends) != 1 || *result.Services[0].Backends[0].Weight != 2 {
 				t.Errorf("the rest is not converted: %+v", result.Services)
 			}
@@ -111,9 +109,7 @@ func TestIncludesDoNotExplode(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
 			for name, text := range c.files {
-				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 			}
 			result := Convert(filepath.Join(dir, "f"))
 			var notes []string
@@ -150,19 +146,14 @@ func TestLargeFile(t *testing.T) {
 }
 
 func FuzzConvert(f *testing.F) {
-	sample, err := os.ReadFile("testdata/keepalived.conf")
-	if err != nil {
-		f.Fatal(err)
-	}
+	sample := must.Get(os.ReadFile("testdata/keepalived.conf"))(f)
 	f.Add(string(sample))
 	f.Add("a { b {\n}\n} } {\n")
 	f.Add("$A=$A\n$A\n@x\n\"unclosed\nvirtual_server \"a b\" 1-2 {")
 	f.Fuzz(func(t *testing.T, text string) {
 		result, _ := convert(t, text)
 		for _, n := range result.Notes {
-			if n.Text == "" {
-				t.Errorf("empty note: %v", n)
-			}
+			expect.True(t, n.Text != "", "empty note: %v", n)
 		}
 	})
 }
@@ -173,9 +164,7 @@ func TestDefinitionsOfHostsAndOfLines(t *testing.T) {
 	result, notes := convert(t, "@main $VIP=10.0.0.1\n"+
 		"$SERVERS= \\\n real_server 10.1.0.1 80 { weight 2 } \\\n real_server 10.1.0.2 80 { \\\n } \n"+
 		"virtual_server $VIP 80 {\n protocol TCP\n weight 9\n $SERVERS\n ~SEQ(n, 1, 9) real_server 10.1.1.$n 80 { }\n}\n")
-	if len(result.Services) != 1 {
-		t.Fatalf("%+v\n%s", result.Services, notes)
-	}
+	must.Len(t, result.Services, 1, "%+v\n%s", result.Services, notes)
 	s := result.Services[0]
 	var backends []string
 	for _, b := range s.Backends {
@@ -185,9 +174,7 @@ func TestDefinitionsOfHostsAndOfLines(t *testing.T) {
 		t.Errorf("backends %q, want %q, at %q", backends, want, s.VIPs)
 	}
 	for _, note := range []string{`f:1: "$VIP=10.0.0.1" applies to some hosts only (@main)`, `f:10: "~SEQ(n, 1, 9) real_server 10.1.1.$n 80 { }" is not converted: write the lines out`} {
-		if !strings.Contains(notes, note) {
-			t.Errorf("no note %q:\n%s", note, notes)
-		}
+		expect.Contains(t, notes, note, "no note %q:\n", note)
 	}
 	if strings.Contains(notes, "weight") || strings.Contains(notes, "not defined") {
 		t.Errorf("notes:\n%s", notes)

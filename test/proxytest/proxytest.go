@@ -1,4 +1,5 @@
-package remote
+// Package proxytest has frontends, backends and clients for tests of planes that forward by sockets of this process.
+package proxytest
 
 import (
 	"io"
@@ -13,7 +14,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-func onVIP(key vip.FrontendKey, backends ...netip.AddrPort) *vip.Frontend {
+// OnVIP returns a frontend of a service whose backends take turns.
+func OnVIP(key vip.FrontendKey, backends ...netip.AddrPort) *vip.Frontend {
 	f := &vip.Frontend{Key: key, Kind: vip.OnVIP, Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Scheduler: vip.RoundRobin}
 	for _, b := range backends {
 		f.Backends = append(f.Backends, vip.Endpoint{Addr: b, Weight: 1})
@@ -22,8 +24,8 @@ func onVIP(key vip.FrontendKey, backends ...netip.AddrPort) *vip.Frontend {
 	return f
 }
 
-// freeKey returns a key whose port nobody has.
-func freeKey(t testing.TB, addr string, protocol vip.Protocol) vip.FrontendKey {
+// FreeKey returns a key whose port nobody has.
+func FreeKey(t testing.TB, addr string, protocol vip.Protocol) vip.FrontendKey {
 	t.Helper()
 	l := must.Get(net.Listen("tcp", net.JoinHostPort(addr, "0")))(t)
 	defer l.Close()
@@ -31,8 +33,8 @@ func freeKey(t testing.TB, addr string, protocol vip.Protocol) vip.FrontendKey {
 	return vip.FrontendKey{Addr: at.Addr(), Port: at.Port(), Protocol: protocol}
 }
 
-// echo starts a backend that sends back what it receives.
-func echo(t testing.TB) netip.AddrPort {
+// Echo starts a backend that sends back what it receives.
+func Echo(t testing.TB) netip.AddrPort {
 	t.Helper()
 	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var work sync.WaitGroup
@@ -52,18 +54,19 @@ func echo(t testing.TB) netip.AddrPort {
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 
-// client is a connection of a client.
-type client struct{ net.Conn }
+// Client is a connection of a client.
+type Client struct{ net.Conn }
 
-func dial(t testing.TB, key vip.FrontendKey) client {
+// Dial connects a client to a frontend until the end of the test.
+func Dial(t testing.TB, key vip.FrontendKey) Client {
 	t.Helper()
 	c := must.Get(net.Dial("tcp", key.AddrPort().String()))(t)
 	t.Cleanup(func() { c.Close() })
-	return client{c}
+	return Client{c}
 }
 
-// echoes sends something and gets it back.
-func (c client) echoes() error {
+// Echoes sends something and gets it back.
+func (c Client) Echoes() error {
 	if _, err := c.Write([]byte("hello")); err != nil {
 		return err
 	}
@@ -72,10 +75,10 @@ func (c client) echoes() error {
 	return err
 }
 
-// served fails unless a new client is served.
-func served(t testing.TB, key vip.FrontendKey) {
+// Served fails unless a new client is served.
+func Served(t testing.TB, key vip.FrontendKey) {
 	t.Helper()
-	c := dial(t, key)
-	expect.Succeed(t, c.echoes(), "a client of %s", key)
+	c := Dial(t, key)
+	expect.Succeed(t, c.Echoes(), "a client of %s", key)
 	c.Close()
 }
