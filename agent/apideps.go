@@ -66,7 +66,7 @@ func (a *agent) apiDeps() api.Deps {
 		Statistics: a.planes, Connections: a.planes, ConnectionLister: a.planes, Proxy: proxied,
 		MaxConnections: openfiles.Divide(openfiles.Limit()).API / 2, // on the socket, and on TCP
 		ClientRate:     func() int { return a.config.get().API.RateLimit },
-		Probes:         probes, LastFailure: lastFailure, BackendMetrics: a.config.get().Health.Metrics,
+		Probes:         probes, LastFailure: lastFailure, BackendMetrics: func() []string { return a.config.get().Metrics.Backends },
 		Log: a.log,
 	}
 }

@@ -54,7 +54,7 @@ func (s *Server) getDataplane(context.Context, *struct{}) (v1.Dataplane, error) 
 	return s.dataplane(), nil
 }
 
-// dataplane returns the dataplane's state in the API's form. It costs O(frontends).
+// dataplane returns the dataplane's state in the API's form. It costs O(frontends with trouble).
 func (s *Server) dataplane() v1.Dataplane {
 	about, stats := s.Deps.Dataplane(), s.Stats()
 	out := v1.Dataplane{Mode: about.Mode, Reason: about.Reason, Level: v1.LevelOK, Ready: stats.Synced,
@@ -66,18 +66,8 @@ func (s *Server) dataplane() v1.Dataplane {
 			out.Problems = append(out.Problems, p)
 		}
 	}
-	keys := map[vip.FrontendKey]struct{}{} // All may yield a changing row twice
-	for key := range s.Frontends.All() {
-		keys[key] = struct{}{}
-	}
-	served := map[vip.ServiceKey]struct{}{}
-	for key := range keys {
-		f, ok := s.tables.Frontend(key)
-		if !ok {
-			continue
-		}
-		served[f.Frontend.Service] = struct{}{}
-		out.Backends += len(f.Frontend.Backends)
+	out.Backends = s.unhealthy.ends()
+	for _, f := range s.unhealthy.troubledFrontends() {
 		switch {
 		case f.Pending():
 			out.Pending++
@@ -89,7 +79,7 @@ func (s *Server) dataplane() v1.Dataplane {
 		}
 	}
 	slices.SortFunc(out.Problems, func(a, b v1.Problem) int { return strings.Compare(a.Place, b.Place) })
-	counts := fmt.Sprintf("%s, %s", text.Plural(len(served), "service"), text.Plural(out.Backends, "backend"))
+	counts := fmt.Sprintf("%s, %s", text.Plural(s.unhealthy.served(), "service"), text.Plural(out.Backends, "backend"))
 	switch {
 	case stats.TargetError != "":
 		out.Level, out.Summary = v1.LevelFail, "unreachable: "+stats.TargetError

@@ -104,8 +104,9 @@ type Deps struct {
 	Probes func() probe.Stats
 	// LastFailure returns when a probe of a backend last failed, and why; nil: this host runs none.
 	LastFailure func(*vip.Service, *vip.Backend) (at vip.Instant, why string)
-	// BackendMetrics adds time series of single backends to the metrics.
-	BackendMetrics bool
+	// BackendMetrics returns the patterns, as of path.Match, of the services (NAMESPACE/NAME) whose single backends have time
+	// series. Nil: none.
+	BackendMetrics func() []string
 	// Statistics reads the dataplane's counters; nil if it has none.
 	Statistics reconcile.Statistics
 	// Proxy has the clients that the userspace proxy refused, and the failed connections of backends. It returns nil while

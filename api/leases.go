@@ -8,6 +8,7 @@ import (
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -132,4 +133,23 @@ func (s *Server) listPools(_ context.Context, in *Paging) (out v1.PoolList, err 
 	})
 	out.Items, out.Next, err = list(*in, byName.of("pools"), pools, func(p *v1.Pool) string { return p.Name })
 	return out, err
+}
+
+// leaseKind is what leases are counted by.
+type leaseKind struct {
+	of    string // v1.KindAddress or v1.KindNodePort
+	state ipam.LeaseState
+}
+
+// leaseCounts makes the table maintain how many leases are of each kind, and returns a function that reads it.
+func leaseCounts(leases table.Reader[ipam.Resource, *ipam.Lease]) func() map[leaseKind]int {
+	if leases == nil {
+		return func() map[leaseKind]int { return nil }
+	}
+	return table.Counts(leases, func(l **ipam.Lease) leaseKind {
+		if (*l).Resource.Addr.IsValid() {
+			return leaseKind{v1.KindAddress, (*l).State}
+		}
+		return leaseKind{v1.KindNodePort, (*l).State}
+	})
 }

@@ -7,10 +7,8 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humagin"
 
 	"github.com/ironvip/ironvip/api/server"
-	"github.com/ironvip/ironvip/api/status"
-	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/metric"
-	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -41,9 +39,13 @@ var (
 
 	familyBuild           = stateMetrics.Gauge("build_info", "The agent's version; always 1.", "version")
 	familyServices        = stateMetrics.Gauge("services", "Services by source and state.", "source", "state")
-	familyBackends        = stateMetrics.Gauge("service_backends", "Backends of each service by their effective state.", "service", "state")
-	familyUsable          = stateMetrics.Gauge("service_usable_backends", "Backends of each service that take new connections.", "service")
-	familyUnhealthy       = stateMetrics.Gauge("service_unhealthy_backends", "Backends of each service that are ready and unhealthy.", "service")
+	familyAllBackends     = stateMetrics.Gauge("backends", "Backends of all services by their effective state.", "state")
+	familyAllUsable       = stateMetrics.Gauge("usable_backends", "Backends of all services that take new connections.")
+	familyAllUnhealthy    = stateMetrics.Gauge("unhealthy_backends", "Backends of all services that are ready and unhealthy.")
+	familyBackends        = stateMetrics.Gauge("service_backends", "Backends of a service by their effective state. This and the next three: only of services that are degraded, down or refused, or have backends that are not usable or contested frontends, and of those in metrics.backends.", "service", "state")
+	familyUsable          = stateMetrics.Gauge("service_usable_backends", "Backends of a service that take new connections.", "service")
+	familyUnhealthy       = stateMetrics.Gauge("service_unhealthy_backends", "Backends of a service that are ready and unhealthy.", "service")
+	familyServiceContest  = stateMetrics.Gauge("service_contested_frontends", "Frontends of a service that another program keeps changing.", "service")
 	familyOverrides       = stateMetrics.Gauge("overrides", "Operator overrides of single backends by state.", "state")
 	familyLocalOverrides  = stateMetrics.Gauge("overrides_local", "Changes of operator overrides that are stored on this host only, until the fleet's store is reachable.")
 	familySourceUp        = stateMetrics.Gauge("source_up", "1: the source is synced and current; 0: its services may be stale.", "source")
@@ -64,7 +66,7 @@ var (
 	familyRefused         = stateMetrics.Counter("dataplane_refused_total", "Clients that the dataplane refused, by reason; userspace proxy only.", "reason")
 	familyServiceRefused  = stateMetrics.Counter("service_refused_total", "Clients of the service that the dataplane refused, by reason; only reasons that occurred.", "service", "reason")
 	familyQueue           = stateMetrics.Gauge("service_queued_clients", "Clients that wait for a place, only of services with max_queue.", "service")
-	familyFull            = stateMetrics.Gauge("service_full", "1: new clients of the service find no place (max_connections); only of services with max_connections or max_queue, userspace proxy only.", "service")
+	familyFull            = stateMetrics.Gauge("service_full", "1: new clients of the service find no place (max_connections); only of services that have limits or refused clients, userspace proxy only.", "service")
 	familyAPIRefused      = stateMetrics.Counter("api_refused_total", "Callers of the API that were refused because of a limit: connections, client_connections, client_requests, streams, client_streams.", "kind")
 	familyReady           = stateMetrics.Gauge("ready", "1: the first full reconcile is done.")
 	familyReloadOK        = stateMetrics.Gauge("config_last_reload_successful", "1: the last load of the configuration succeeded.")
@@ -72,8 +74,7 @@ var (
 	familyReloadTimestamp = stateMetrics.Gauge("config_last_reload_success_timestamp_seconds", "Load time of the current configuration, in Unix time.")
 )
 
-// collectTables reads the tables at each scrape, so that no counters need updates. It costs O(services +
-// frontends).
+// collectTables costs O(services and frontends with trouble).
 func (s *Server) collectTables(w *metric.Writer) {
 	w.Add(familyBuild, 1, s.Version)
 	w.Truth(familyReady, s.isReady())
@@ -102,7 +103,9 @@ func (s *Server) collectTables(w *metric.Writer) {
 			w.Add(familyPool, float64(p.Free), p.Name, "free")
 		}
 	}
-	s.addLeases(w)
+	for kind, n := range s.leases() {
+		w.Add(familyLeases, float64(n), kind.of, kind.state.String())
+	}
 	s.addRefusals(w)
 	if s.Stats != nil {
 		stats := s.Stats()
@@ -132,89 +135,28 @@ func (s *Server) collectTables(w *metric.Writer) {
 	}
 }
 
-func (s *Server) addLeases(w *metric.Writer) {
-	count := map[[2]string]int{}
-	seen := map[ipam.Resource]bool{}
-	for r, l := range s.Leases.All() {
-		if seen[r] {
-			continue
-		}
-		seen[r] = true
-		kind := v1.KindAddress
-		if !r.Addr.IsValid() {
-			kind = v1.KindNodePort
-		}
-		count[[2]string{kind, l.State.String()}]++
-	}
-	for k, n := range count {
-		w.Add(familyLeases, float64(n), k[0], k[1])
-	}
-}
-
-// tally contains the metrics of one service.
-type tally struct {
-	source string
-	state  status.State
-	// Backends by their effective state, including those that are removed and still drain, and how
-	// many of them accept new connections.
-	ready, drain, maint, usable int
-	// Backends that are ready and unhealthy.
-	unhealthy int
-}
-
-// tallies returns the tally of each service. It reads no status: the index has those of the services
-// that need one.
-func (s *Server) tallies() map[vip.ServiceKey]tally {
-	out := make(map[vip.ServiceKey]tally, s.Services.Len())
-	for key := range s.Services.All() {
-		if row := s.Services.Row(key); row != nil {
-			n := len(row.Value.Backends)
-			out[key] = tally{source: row.Value.Source, state: status.Healthy, ready: n, usable: n}
-		}
-	}
-	// After the rows, so that a newly added service doesn't count as healthy.
-	for key, service := range s.unhealthy.known() {
-		if _, exists := out[key]; exists {
-			out[key] = service.tally
-		}
-	}
-	return out
-}
-
-// tallyOf counts the backends of a service.
-func tallyOf(in *status.Input, r *status.Report) tally {
-	t := tally{source: in.Service.Source, state: r.State, usable: r.Ready, unhealthy: r.Unhealthy, drain: len(status.UsesOf(in).Removed)}
-	for i := range in.Service.Backends {
-		switch in.StateOf(&in.Service.Backends[i]) {
-		case vip.Ready:
-			t.ready++
-		case vip.Drain:
-			t.drain++
-		case vip.Maint:
-			t.maint++
-		}
-	}
-	return t
-}
-
 func (s *Server) addServices(w *metric.Writer) {
-	type kind struct {
-		source string
-		state  status.State
-	}
-	count := map[kind]int{}
-	for key, t := range s.tallies() {
-		count[kind{t.source, t.state}]++
-		service := key.String()
-		w.Add(familyBackends, float64(t.ready), service, vip.Ready.String())
-		w.Add(familyBackends, float64(t.drain), service, vip.Drain.String())
-		w.Add(familyBackends, float64(t.maint), service, vip.Maint.String())
-		w.Add(familyUsable, float64(t.usable), service)
-		w.Add(familyUnhealthy, float64(t.unhealthy), service)
-	}
-	for k, n := range count {
+	for k, n := range s.unhealthy.states() {
 		w.Add(familyServices, float64(n), k.source, string(k.state))
 	}
+	of, sum := s.unhealthy.tallies()
+	sum.eachState(func(state string, n int) { w.Add(familyAllBackends, float64(n), state) })
+	w.Add(familyAllUsable, float64(sum.usable))
+	w.Add(familyAllUnhealthy, float64(sum.unhealthy))
+	for key, t := range of {
+		service := key.String()
+		t.eachState(func(state string, n int) { w.Add(familyBackends, float64(n), service, state) })
+		w.Add(familyUsable, float64(t.usable), service)
+		w.Add(familyUnhealthy, float64(t.unhealthy), service)
+		w.Add(familyServiceContest, float64(t.contested), service)
+	}
+}
+
+// eachState calls f with the number of backends in each state.
+func (t *tally) eachState(f func(state string, n int)) {
+	f(vip.Ready.String(), t.ready)
+	f(vip.Drain.String(), t.drain)
+	f(vip.Maint.String(), t.maint)
 }
 
 func (s *Server) addOverrides(w *metric.Writer) {
@@ -235,14 +177,15 @@ var (
 	directionLabels = []string{"service", "port", "frontend", "direction"}
 
 	familyStatsUp     = trafficMetrics.Gauge("statistics_up", "1: the dataplane's counters were read in this scrape; 0: the service traffic series are missing.")
-	familyConnections = trafficMetrics.Counter("service_connections_total", "Connections given to a backend, by frontend; a UDP client counts as one.", frontendLabels...)
+	familyConnections = trafficMetrics.Counter("service_connections_total", "Connections given to a backend, by frontend; a UDP client counts as one. This and the next ones: only of frontends with traffic, from the first connection on.", frontendLabels...)
 	familyBytes       = trafficMetrics.Counter("service_bytes_total", "Bytes from clients (in) and to them (out), by frontend: of IP packets with ipvs and nft, of payload with the proxy.", directionLabels...)
 	familyPackets     = trafficMetrics.Counter("service_packets_total", "Packets from clients (in) and to them (out), by frontend; not with the proxy.", directionLabels...)
 	familyActive      = trafficMetrics.Gauge("service_active_connections", "Open connections, by frontend: established TCP connections and recently active UDP clients.", frontendLabels...)
 	familyInactive    = trafficMetrics.Gauge("service_inactive_connections", "TCP connections that are opening, closing or in a timed wait, by frontend; not with the proxy.", frontendLabels...)
 )
 
-// collectTraffic reads the dataplane's counters at each scrape, with one read for all frontends.
+// collectTraffic reads the dataplane's counters at each scrape, with one read for all frontends. Frontends without
+// traffic have no series.
 // When the dataplane recreates a frontend, its counters fall to 0, which Prometheus detects as a
 // reset. Each frontend therefore has its own series. A sum over several would fall only partly, and
 // Prometheus would count that as a reset of the sum.
@@ -261,18 +204,22 @@ func (s *Server) collectTraffic(w *metric.Writer) {
 	}
 	w.Add(familyStatsUp, 1)
 	counted := s.Statistics.Counted()
-	for f, t := range s.counted(totals) {
-		service, frontend := f.Service.String(), f.Key.String()
-		w.Add(familyConnections, float64(t.Connections), service, f.Port, frontend)
-		w.Add(familyActive, float64(t.Active), service, f.Port, frontend)
-		w.Add(familyBytes, float64(t.In.Bytes), service, f.Port, frontend, "in")
-		w.Add(familyBytes, float64(t.Out.Bytes), service, f.Port, frontend, "out")
+	for key, t := range totals {
+		row := s.Frontends.Row(key)
+		if row == nil || t == (reconcile.Traffic{}) {
+			continue
+		}
+		service, port, frontend := row.Value.Service.String(), row.Value.Port, key.String()
+		w.Add(familyConnections, float64(t.Connections), service, port, frontend)
+		w.Add(familyActive, float64(t.Active), service, port, frontend)
+		w.Add(familyBytes, float64(t.In.Bytes), service, port, frontend, "in")
+		w.Add(familyBytes, float64(t.Out.Bytes), service, port, frontend, "out")
 		if counted.Packets {
-			w.Add(familyPackets, float64(t.In.Packets), service, f.Port, frontend, "in")
-			w.Add(familyPackets, float64(t.Out.Packets), service, f.Port, frontend, "out")
+			w.Add(familyPackets, float64(t.In.Packets), service, port, frontend, "in")
+			w.Add(familyPackets, float64(t.Out.Packets), service, port, frontend, "out")
 		}
 		if counted.Inactive {
-			w.Add(familyInactive, float64(t.Inactive), service, f.Port, frontend)
+			w.Add(familyInactive, float64(t.Inactive), service, port, frontend)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,17 +23,20 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// allAlike reports the same counters for every frontend, with the values that IPVS counts.
-type allAlike struct{ w *written }
+// allAlike reports the same counters for the first frontends, with the values that IPVS counts, and none for the others.
+type allAlike struct {
+	w    *written
+	busy int // how many have traffic
+}
 
 func (e allAlike) Counted() reconcile.Counted {
 	return reconcile.Counted{Packets: true, Inactive: true, Rates: true}
 }
 
 func (e allAlike) Totals(context.Context, func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
-	out := make(map[vip.FrontendKey]reconcile.Traffic, e.w.frontends.Len())
-	for k := range e.w.frontends.All() {
-		out[k] = reconcile.Traffic{Connections: 123456, Active: 12, Inactive: 34, In: reconcile.Volume{Packets: 1234567, Bytes: 123456789},
+	out := make(map[vip.FrontendKey]reconcile.Traffic, e.busy)
+	for i := range e.busy {
+		out[frontendNo(i)] = reconcile.Traffic{Connections: 123456, Active: 12, Inactive: 34, In: reconcile.Volume{Packets: 1234567, Bytes: 123456789},
 			Out: reconcile.Volume{Packets: 2345678, Bytes: 9876543210}}
 	}
 	return out, nil
@@ -60,48 +64,97 @@ func (w *written) fill(n, backends int) {
 	}
 }
 
-// BenchmarkScrape measures one scrape of the metrics of 10,000 services with 10 backends each: with all
-// services healthy, with one percent of them degraded, and with series of single backends.
+// scraped is an agent with many services that answers scrapes.
+type scraped struct {
+	w       *written
+	handler http.Handler
+	chosen  []string
+}
+
+// newScraped returns an agent with healthy services of 10 backends each.
+func newScraped(services, busy, unhealthy int, chosen ...string) *scraped {
+	s := &scraped{w: newWritten(), chosen: chosen}
+	s.w.fill(services, 10)
+	for i := range unhealthy {
+		row, _, _ := s.w.services.Get(serviceNo(i))
+		s.w.states.Set(vip.BackendState{Backend: row.Backends[0].Key(row.Key), State: vip.Maint})
+	}
+	d := s.w.deps()
+	d.Policy = everyone
+	d.BackendMetrics = func() []string { return s.chosen }
+	d.Statistics = allAlike{s.w, busy}
+	d.Leases = table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
+	s.handler = New(d).Handler()
+	return s
+}
+
+// scrape returns the text of the metrics.
+func (s *scraped) scrape(t testing.TB, encoding string) string {
+	r := httptest.NewRequest(http.MethodGet, v1.PathMetrics, nil)
+	r.Host = "localhost"
+	r.Header.Set("Accept-Encoding", encoding)
+	answer := httptest.NewRecorder()
+	s.handler.ServeHTTP(answer, r)
+	if answer.Code != http.StatusOK || answer.Header().Get("Content-Encoding") == "gzip" != (encoding == "gzip") {
+		t.Fatal(answer.Code, answer.Header())
+	}
+	return answer.Body.String()
+}
+
+// A scrape costs what has traffic or trouble, and the chosen backends.
+func TestScrapeCostsTrafficAndTrouble(t *testing.T) {
+	cost := func(s *scraped) (series int, allocations float64) {
+		text := s.scrape(t, "")
+		for line := range strings.Lines(text) {
+			series += count(strings.HasPrefix(line, "ironvip_"))
+		}
+		return series, testing.AllocsPerRun(3, func() { s.scrape(t, "") })
+	}
+	few, fewAllocations := cost(newScraped(10, 0, 0))
+	all := newScraped(10_000, 0, 0)
+	many, allocations := cost(all)
+	if many != few || allocations > fewAllocations+500 {
+		t.Errorf("10,000 services: %d series and %.0f allocations, want those of 10: %d and %.0f", many, allocations, few, fewAllocations)
+	}
+	all.chosen = []string{"default/s1", "default/s2"}
+	const ofBackends, ofState, ofTraffic = 10, 6, 7
+	if chosen, _ := cost(all); chosen != few+2*(ofBackends+ofState) {
+		t.Errorf("%d series more for two chosen services", chosen-few)
+	}
+	if some, _ := cost(newScraped(10_000, 3, 5)); some != few+1+3*ofTraffic+5*ofState { // and one for the state of the services
+		t.Errorf("%d series more with 3 services with traffic and 5 with trouble", some-few)
+	}
+	text := newScraped(10, 1, 2).scrape(t, "")
+	for _, want := range []string{`ironvip_backends{state="maint"} 2`, `ironvip_backends{state="ready"} 98`, "ironvip_usable_backends 98", "ironvip_unhealthy_backends 0",
+		`ironvip_services{source="files",state="degraded"} 2`, `ironvip_services{source="files",state="unchecked"} 8`,
+		`ironvip_service_usable_backends{service="s1"} 9`, `ironvip_service_connections_total{frontend="192.0.0.0:80/tcp",port="",service="s0"} 123456`} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+}
+
+// BenchmarkScrape measures one scrape of the metrics of 100,000 services with 10 backends each: with all
+// services healthy and idle, with 1 percent that have traffic and 0.1 percent that are degraded, and with series of the
+// backends of 100 services.
 func BenchmarkScrape(b *testing.B) {
-	const services, backends = 10_000, 10
+	const services = 100_000
 	for _, kind := range []struct {
-		name      string
-		unhealthy int
-		single    bool
-	}{{"healthy", 0, false}, {"degraded", services / 100, false}, {"backends", services / 100, true}} {
+		name            string
+		busy, unhealthy int
+		chosen          string
+	}{{"idle", 0, 0, "other/*"}, {"busy", services / 100, services / 1000, "other/*"}, {"backends", services / 100, services / 1000, "*/s123??"}} {
+		s := newScraped(services, kind.busy, kind.unhealthy, kind.chosen)
 		for _, encoding := range []string{"identity", "gzip"} {
 			b.Run(kind.name+"/"+encoding, func(b *testing.B) {
-				w := newWritten()
-				w.fill(services, backends)
-				for i := range kind.unhealthy {
-					w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: serviceNo(i * 100), Address: netip.AddrFrom4([4]byte{10, byte(i * 100 >> 8), byte(i * 100), 0}), Port: 8080}, State: vip.Maint})
-				}
-				d := w.deps()
-				d.Policy = everyone
-				d.BackendMetrics = kind.single
-				d.Statistics = allAlike{w}
-				d.Leases = table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
-				handler := New(d).Handler()
-				var answer counter
-				scrape := func() {
-					r := httptest.NewRequest(http.MethodGet, v1.PathMetrics, nil)
-					r.Host = "localhost"
-					r.Header.Set("Accept-Encoding", encoding)
-					recorder := httptest.NewRecorder()
-					answer = counter{ResponseWriter: recorder}
-					handler.ServeHTTP(&answer, r)
-					if recorder.Code != http.StatusOK || answer.Header().Get("Content-Encoding") == "gzip" != (encoding == "gzip") {
-						b.Fatal(recorder.Code, answer.Header())
-					}
-				}
-				scrape()
+				size := len(s.scrape(b, encoding))
 				b.ReportAllocs()
 				before := processTime(b)
 				for b.Loop() {
-					scrape()
+					s.scrape(b, encoding)
 				}
 				b.ReportMetric(float64((processTime(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
-				b.ReportMetric(float64(answer.bytes), "B/answer")
+				b.ReportMetric(float64(size), "B/answer")
 			})
 		}
 	}

@@ -27,12 +27,10 @@ var (
 	familyHealthWrites    = healthMetrics.Counter("health_batches_total", "Batches of changed targets; many changes at once are one batch.")
 )
 
-// collectHealth reads the health of the backends and the counters of the probes at each scrape. It
-// costs O(backends), or O(1) without series of single backends.
+// collectHealth reads the health of the backends of chosen services and the counters of the probes at each scrape. It costs
+// O(these backends).
 func (s *Server) collectHealth(w *metric.Writer) {
-	if s.BackendMetrics {
-		s.addBackends(w)
-	}
+	s.addBackends(w)
 	if s.Probes == nil {
 		return
 	}
@@ -50,7 +48,7 @@ func (s *Server) collectHealth(w *metric.Writer) {
 	stats.Durations.Collect(w)
 }
 
-// addBackends adds one series for each backend.
+// addBackends adds one series for each backend of the chosen services.
 func (s *Server) addBackends(w *metric.Writer) {
 	health := func(k vip.BackendKey) *vip.BackendHealth {
 		if row := s.Health.Row(k); row != nil {
@@ -65,7 +63,7 @@ func (s *Server) addBackends(w *metric.Writer) {
 		return nil
 	}
 	failures := s.proxied().Failures
-	for key := range s.Services.All() {
+	for _, key := range s.unhealthy.chosenServices() {
 		row := s.Services.Row(key)
 		if row == nil {
 			continue

@@ -31,8 +31,9 @@ func TestHealthMetrics(t *testing.T) {
 			Probes:    []probe.ProbeCount{{Type: vip.CheckTCP, Outcome: probe.OK, N: 70}, {Type: vip.CheckHTTP, Outcome: probe.TimedOut, N: 8}},
 			Durations: durations}
 	}
-	for _, single := range []bool{true, false} {
-		d.BackendMetrics = single
+	for _, chosen := range [][]string{{"shop/*", "default/s?"}, {"shop/*"}} {
+		single := len(chosen) > 1
+		d.BackendMetrics = func() []string { return chosen }
 		text := metrictest.Text(t, New(d).collectHealth)
 		for _, want := range []string{
 			"ironvip_health_targets 3", "ironvip_health_checks_running 1", "ironvip_health_checks_waiting 0", "ironvip_health_checks_late_total 2",

@@ -48,7 +48,7 @@ func (s *Server) proxied() *proxy.Report {
 	return noProxy
 }
 
-// addRefusals adds the counters of refused clients and callers. It costs O(services).
+// addRefusals adds the counters of refused clients and callers. It costs O(services in the proxy's report).
 func (s *Server) addRefusals(w *metric.Writer) {
 	w.Add(familyAPIRefused, float64(s.http.RefusedConnections.Count()), "connections")
 	w.Add(familyAPIRefused, float64(s.http.RefusedOfClients.Count()), "client_connections")
@@ -62,11 +62,8 @@ func (s *Server) addRefusals(w *metric.Writer) {
 	for _, r := range report.Refusals {
 		w.Add(familyRefused, float64(r.Count), r.Reason)
 	}
-	for key, service := range s.Services.All() {
-		one := report.Services[key]
-		if relay := service.Relay.Get(); relay.MaxConnections > 0 || relay.MaxQueue > 0 {
-			w.Truth(familyFull, one.Full, key.String())
-		}
+	for key, one := range report.Services {
+		w.Truth(familyFull, one.Full, key.String())
 		if one.Most > 0 {
 			w.Add(familyQueue, float64(one.Waiting), key.String())
 		}

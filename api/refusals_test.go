@@ -53,7 +53,6 @@ func TestRefusedClients(t *testing.T) {
 		`ironvip_service_refused_total{reason="reserve",service="web"} 3`,
 		`ironvip_service_refused_total{reason="unreachable",service="web"} 1`,
 		`ironvip_service_queued_clients{service="web"} 2`,
-		`ironvip_service_full{service="db"} 0`,
 		`ironvip_service_full{service="web"} 1`,
 		`ironvip_api_refused_total{kind="connections"} 0`,
 		`ironvip_api_refused_total{kind="streams"} 0`,
@@ -61,7 +60,7 @@ func TestRefusedClients(t *testing.T) {
 		expect.True(t, bytes.Contains(metrics, []byte(want)), "no %s", want)
 	}
 	expect.Equal(t, bytes.Count(metrics, []byte("ironvip_service_refused_total{")), 2, "series of services")
-	expect.Equal(t, bytes.Count(metrics, []byte("ironvip_service_full{")), 2, "series of services with limits")
+	expect.Equal(t, bytes.Count(metrics, []byte("ironvip_service_full{")), 1, "series of full services")
 	metrictest.Check(t, string(metrics), "ironvip_")
 }
 

@@ -69,6 +69,7 @@ type Server struct {
 	http        *server.Server
 	convergence *convergence
 	unhealthy   *unhealthyIndex
+	leases      func() map[leaseKind]int
 	nodes       recent[v1.NodeList]                          // of searches
 	totals      recent[map[vip.ServiceKey]reconcile.Traffic] // of streams of the busiest services
 }
@@ -81,7 +82,8 @@ func New(d Deps) *Server {
 	tables := statusTables(&d)
 	s := &Server{Deps: d, tables: tables, convergence: newConvergence(tables, d.Ready),
 		progress: pipeline.Progress{Services: d.Services, Compiled: d.Compiled, Applied: d.Applied}}
-	s.unhealthy = &unhealthyIndex{tables: s.tables, events: s.Events}
+	s.unhealthy = newUnhealthyIndex(s.tables, s.Events, s.BackendMetrics)
+	s.leases = leaseCounts(d.Leases)
 	s.http = server.New(server.Options{Node: d.Node, Hosts: d.Hosts, Version: d.Version, Connections: d.MaxConnections,
 		// More than half, which streams may take: the streams of a client must not shut out its own commands.
 		ClientConnections: d.MaxConnections - d.MaxConnections/4, ClientRate: d.ClientRate, Policy: d.policy, Pages: web.Handler(), Gate: s.waitBegun, Log: d.Log})

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"iter"
 	"maps"
 	"net/http"
 	"net/netip"
@@ -62,33 +61,18 @@ func (s *Server) serviceTotals(ctx context.Context) (map[vip.ServiceKey]reconcil
 	if err != nil {
 		return nil, err
 	}
-	of := make(map[vip.ServiceKey]reconcile.Traffic, min(len(totals), s.Services.Len()))
-	for f, t := range s.counted(totals) {
+	of := make(map[vip.ServiceKey]reconcile.Traffic, s.Services.Len())
+	for key, f := range s.Frontends.All() { // without traffic, a dataplane may report nothing
 		sum := of[f.Service]
-		sum.Add(t)
+		sum.Add(totals[key])
 		of[f.Service] = sum
+		delete(totals, key) // All may yield a changing row twice
 	}
 	return of, nil
 }
 
 // wanted reports whether the dataplane should have a frontend.
 func (s *Server) wanted(key vip.FrontendKey) bool { return s.Frontends.Row(key) != nil }
-
-// counted yields the desired frontends that the dataplane has, each once, with its traffic.
-func (s *Server) counted(totals map[vip.FrontendKey]reconcile.Traffic) iter.Seq2[*vip.Frontend, reconcile.Traffic] {
-	return func(yield func(*vip.Frontend, reconcile.Traffic) bool) {
-		for key, f := range s.Frontends.All() {
-			t, ok := totals[key]
-			if !ok {
-				continue
-			}
-			delete(totals, key) // All may yield a changing row twice
-			if !yield(&f, t) {
-				return
-			}
-		}
-	}
-}
 
 // serviceStats costs O(the service's frontends and backends).
 func (s *Server) serviceStats(ctx context.Context, in *ServicePath) (v1.ServiceStats, error) {

@@ -75,7 +75,7 @@ func TestTop(t *testing.T) {
 		if err := json.Unmarshal(a.body, &line); err != nil || bytes.Count(a.body, []byte("\n")) != 1 || a.Header.Get("Content-Type") != ndjson {
 			t.Fatalf("%v: %s", err, a.body)
 		}
-		if len(line.Items) != 1 || line.Items[0] != (v1.TopService{Service: "web", Active: 12}) || line.Seconds < 1 {
+		if len(line.Items) != 2 || line.Items[0] != (v1.TopService{Service: "web", Active: 12}) || line.Items[1] != (v1.TopService{Service: "from-file"}) || line.Seconds < 1 {
 			t.Errorf("%+v", line)
 		}
 		totals, _ := stats.Readings()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"path"
 	"reflect"
 	"slices"
 	"testing"
@@ -68,7 +69,7 @@ func serviceNo(i int) vip.ServiceKey {
 }
 
 func frontendNo(i int) vip.FrontendKey {
-	return vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}), Port: 80, Protocol: vip.TCP}
+	return vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{192, byte(i >> 16), byte(i >> 8), byte(i)}), Port: 80, Protocol: vip.TCP}
 }
 
 // passiveKey returns the key of oneBackend in a service.
@@ -140,12 +141,10 @@ func TestWhatLeavesAServiceThatIsWellIsCounted(t *testing.T) {
 	f := vip.Frontend{Key: frontendNo(1), Kind: vip.OnVIP, Service: serviceNo(1), Backends: []vip.Endpoint{{Addr: netip.AddrPortFrom(oneBackend.Address, 80), Weight: 1},
 		{Addr: netip.MustParseAddrPort("10.0.0.9:80"), Leaving: vip.InstantOf(time.Unix(1, 0))}}}
 	w.applied.Set(reconcile.AppliedFrontend{Tried: w.frontends.Put(f)})
-	want := map[vip.ServiceKey]tally{
-		serviceNo(1): {state: status.Healthy, ready: 1, drain: 1, usable: 1},
-		serviceNo(2): {state: status.Healthy, ready: 1, usable: 1},
-	}
-	got := New(w.deps()).tallies()
+	got, sum := New(w.deps()).unhealthy.tallies()
+	want := map[vip.ServiceKey]tally{serviceNo(1): {ready: 1, drain: 1, usable: 1}}
 	expect.True(t, maps.Equal(got, want), "%+v, want %+v", got, want)
+	expect.Equal(t, sum, tally{ready: 2, drain: 1, usable: 2}, "sum")
 }
 
 // The index agrees with a scan after any changes to the tables.
@@ -153,7 +152,9 @@ func TestWhatLeavesAServiceThatIsWellIsCounted(t *testing.T) {
 func TestUnhealthyEqualsTheTables(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWritten()
-		server := New(w.deps())
+		d, patterns := w.deps(), []string(nil)
+		d.BackendMetrics = func() []string { return patterns }
+		server := New(d)
 		s := server.unhealthy
 		step := map[string]func(i int, k vip.ServiceKey, f vip.FrontendKey, odd bool){
 			"healthy": func(i int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) {
@@ -235,6 +236,23 @@ func TestUnhealthyEqualsTheTables(t *testing.T) {
 				}
 				w.applied.Set(row)
 			},
+			"contested": func(_ int, _ vip.ServiceKey, f vip.FrontendKey, _ bool) {
+				row := w.frontends.Row(f)
+				if row != nil {
+					w.applied.Set(reconcile.AppliedFrontend{Tried: row, Warning: &vip.Problem{Code: vip.CodeContested}})
+				}
+			},
+			"other source": func(i int, k vip.ServiceKey, _ vip.FrontendKey, odd bool) {
+				if service, _, ok := w.services.Get(k); ok {
+					service.Source = fmt.Sprint("source ", count(odd))
+					w.services.Set(service)
+				}
+			},
+			"chosen": func(i int, k vip.ServiceKey, _ vip.FrontendKey, odd bool) {
+				if patterns = []string{"other/*", "default/" + k.Name}; odd {
+					patterns = []string{"*/s[12]"}
+				}
+			},
 			"applied gone": func(_ int, _ vip.ServiceKey, f vip.FrontendKey, _ bool) { w.applied.Delete(f) },
 		}
 		names := slices.Sorted(maps.Keys(step))
@@ -244,6 +262,7 @@ func TestUnhealthyEqualsTheTables(t *testing.T) {
 			if rapid.IntRange(0, 3).Draw(t, "ask") > 0 {
 				continue
 			}
+			held := map[vip.ServiceKey]bool{}
 			want := standing{services: w.services.Len(), states: map[status.State]int{}}
 			for k, service := range w.services.All() {
 				want.backends += len(service.Backends)
@@ -258,6 +277,7 @@ func TestUnhealthyEqualsTheTables(t *testing.T) {
 					want.ejected += count(observed == vip.Ejected && ready)
 					if row, _, _ := w.health.Get(b.Key(k)); ready && b.Health != vip.Unhealthy && observed != vip.Ejected && len(row.Checks) > 0 && row.Checks[0].Held() {
 						c := row.Checks[0]
+						held[k] = true
 						if want.held++; want.held == 1 || want.since.After(c.Since) {
 							want.since = c.Since
 						}
@@ -273,20 +293,43 @@ func TestUnhealthyEqualsTheTables(t *testing.T) {
 			if got := s.standing(); !reflect.DeepEqual(got, want) {
 				t.Fatalf("%+v, want %+v", got, want)
 			}
-			wantTallies := map[vip.ServiceKey]tally{}
+			wantTallies, wantSum, kinds := map[vip.ServiceKey]tally{}, tally{}, map[kind]int{}
 			for k := range w.services.All() {
 				said, _ := server.service(k)
-				one := tally{source: said.Source, state: status.State(said.Status.State), usable: said.Status.Usable}
+				one := tally{usable: said.Status.Usable}
 				for _, b := range said.Status.Backends {
 					one.unhealthy += count(b.Health == vip.Unhealthy.String() && b.State == vip.Ready.String())
 					one.ready += count(b.State == vip.Ready.String())
 					one.drain += count(b.State == vip.Drain.String())
 					one.maint += count(b.State == vip.Maint.String())
 				}
-				wantTallies[k] = one
+				wantSum.ready, wantSum.drain, wantSum.maint = wantSum.ready+one.ready, wantSum.drain+one.drain, wantSum.maint+one.maint
+				wantSum.usable, wantSum.unhealthy = wantSum.usable+one.usable, wantSum.unhealthy+one.unhealthy
+				for _, f := range s.tables.Input(k, time.Time{}).Frontends {
+					one.contested += count(f.Applied != nil && f.Applied.Warning != nil)
+				}
+				state := status.State(said.Status.State)
+				kinds[kind{said.Source, state}]++
+				chosen := slices.ContainsFunc(patterns, func(p string) bool { ok, _ := path.Match(p, "default/"+k.Name); return ok })
+				healthy := tally{ready: one.ready, usable: one.ready}
+				if chosen || held[k] || one != healthy || slices.Contains([]status.State{status.Degraded, status.Down, status.Refused}, state) {
+					wantTallies[k] = one
+				}
 			}
-			if got := server.tallies(); !maps.Equal(got, wantTallies) {
-				t.Fatalf("%v, want %v", got, wantTallies)
+			if got, sum := s.tallies(); !maps.Equal(got, wantTallies) || sum != wantSum {
+				t.Fatalf("%v, sum %v, want %v, sum %v", got, sum, wantTallies, wantSum)
+			}
+			if got := s.states(); !maps.Equal(got, kinds) {
+				t.Fatalf("%v, want %v", got, kinds)
+			}
+			var pending, failed int
+			for k := range w.frontends.All() {
+				f, _ := s.tables.Frontend(k)
+				pending += count(f.Pending())
+				failed += count(!f.Pending() && f.Applied.Problem != nil)
+			}
+			if got := server.dataplane(); got.Pending != pending || got.Failed != failed {
+				t.Fatalf("%d frontends pending and %d failed, want %d and %d", got.Pending, got.Failed, pending, failed)
 			}
 		}
 	})

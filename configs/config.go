@@ -17,6 +17,7 @@ type Config struct {
 	Dataplane Dataplane `toml:"dataplane"`
 	IPAM      IPAM      `toml:"ipam"`
 	Health    Health    `toml:"health"`
+	Metrics   Metrics   `toml:"metrics"`
 	Announce  Announce  `toml:"announce"`
 	DNS       DNS       `toml:"dns"`
 	Consul    Consul    `toml:"consul"`
@@ -31,6 +32,12 @@ type Config struct {
 
 // Health has the settings of health checks.
 type Health = health.Config
+
+// Metrics contains the settings of /metrics.
+type Metrics struct {
+	// Backends are the services whose single backends have time series, as patterns of path.Match: NAMESPACE/NAME.
+	Backends []string `toml:"backends"`
+}
 
 // Node is this host.
 type Node struct {

@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -87,8 +88,9 @@ prefix = "edge/lbs"
 [health]
 default = "none"
 exec = true
-backend_metrics = false
 probers = 5
+[metrics]
+backends = ["shop/*", "default/web-?"]
 [dns]
 domain = "lb.example.com"
 listen = ["127.0.0.1:53", "[2001:db8:53::1]:53"]
@@ -122,7 +124,7 @@ format = "json"
 			{Name: "public", CIDRs: []netip.Prefix{prefix("203.0.113.0/24"), prefix("2001:db8::/64")}, Exclude: []netip.Prefix{prefix("203.0.113.0/28")}, AutoAssign: true},
 			{Name: "spare", CIDRs: []netip.Prefix{prefix("127.96.0.0/24")}},
 		},
-		Health: Health{Default: "none", Exec: true, Probers: "5"}, Announce: newAnnounce(),
+		Health: Health{Default: "none", Exec: true, Probers: "5"}, Metrics: Metrics{Backends: []string{"shop/*", "default/web-?"}}, Announce: newAnnounce(),
 		DNS: DNS{Domain: "lb.example.com", Listen: []ListenAddress{{netip.MustParseAddrPort("127.0.0.1:53")}, {netip.MustParseAddrPort("[2001:db8:53::1]:53")}},
 			Allow: []AddressRange{{prefix("10.0.0.0/8")}, {prefix("2001:db8::1/128")}}, TTL: spec.Duration(time.Minute), NegativeTTL: spec.Duration(5 * time.Second), Resolver: ResolverResolved, RateLimit: 10},
 		Consul: Consul{server, "edge/lbs"},
@@ -138,6 +140,10 @@ format = "json"
 }
 
 func TestParseRefuses(t *testing.T) {
+	var patterns []string
+	for i := range 101 {
+		patterns = append(patterns, fmt.Sprintf("'a%d/*'", i))
+	}
 	tests := []struct {
 		what, doc string
 		want      []string
@@ -257,6 +263,11 @@ func TestParseRefuses(t *testing.T) {
 		{"probers", "[health]\nprobers = 0", []string{`c.toml:2: health.probers: "0" is not a number of probers | use "auto", "all", or a number from 1 to 100`}},
 		{"probers, a word", "[health]\nprobers = 'some'", []string{`c.toml:2: health.probers: "some" is not a number of probers | use "auto"`}},
 		{"probers, a list", "[health]\nprobers = [3]", []string{`c.toml:2: health.probers: must be a text or a number | use "auto"`}},
+		{"metrics", "[metrics]\nbackends = ['web', 'shop/*',\n'*', 'a/b/c', 'shop/*', 'x/[', 'X/y', '/', '']", []string{
+			`c.toml:2: metrics.backends[0]: "web" is not a namespace and a name | write "shop/web", "shop/*" for a namespace, or "*/*" for every service`,
+			`c.toml:3: metrics.backends[2]: "*" is not a namespace`, `c.toml:3: metrics.backends[3]: "a/b/c" is not`, `c.toml:3: metrics.backends[4]: "shop/*" is defined twice`,
+			`c.toml:3: metrics.backends[5]: "x/[" is not`, `c.toml:3: metrics.backends[6]: "X/y" is not`, `c.toml:3: metrics.backends[7]: "/" is not`, `c.toml:3: metrics.backends[8]: "" is not`}},
+		{"too many patterns", "[metrics]\nbackends = [" + strings.Join(patterns, ",") + "]", []string{`c.toml:2: metrics.backends: 101 patterns are more than 100 | use wildcards`}},
 		{"log", "[log]\nlevel = 'warning'\nformat = 'xml'", []string{`c.toml:2: log.level: "warning" is not a known value | did you mean "warn"?`, `c.toml:3: log.format: "xml" is not a known value | use text, json`}},
 		{"cut off", "[node]\nname = \"l", []string{`c.toml:2: not valid TOML: unexpected EOF`}},
 	}

@@ -49,7 +49,7 @@ func TestReferencePagesAreComplete(t *testing.T) {
 	service := append(strict.Keys(spec.Service{}), "affinity.timeout")
 	slices.Sort(service)
 	var config []string
-	for section, shape := range map[string]any{"node": Node{}, "api": API{}, "dataplane": Dataplane{}, "ipam": IPAM{}, "health": Health{}, "announce": Announce{}, "dns": DNS{}, "consul": Consul{}, "log": Log{}} {
+	for section, shape := range map[string]any{"node": Node{}, "api": API{}, "dataplane": Dataplane{}, "ipam": IPAM{}, "health": Health{}, "metrics": Metrics{}, "announce": Announce{}, "dns": DNS{}, "consul": Consul{}, "log": Log{}} {
 		for _, key := range strict.Keys(shape) {
 			config = append(config, section+"."+key)
 		}
@@ -91,7 +91,7 @@ func TestReferencePagesAreComplete(t *testing.T) {
 	if !slices.Equal(got, config) {
 		t.Errorf("config.md has rows for\n%v, the code reads\n%v", got, config)
 	}
-	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"announce", "api", "consul", "dataplane", "dns", "health", "ipam", "log", "node", "pool", "source"}) {
+	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"announce", "api", "consul", "dataplane", "dns", "health", "ipam", "log", "metrics", "node", "pool", "source"}) {
 		t.Errorf("sections %v: is one of them missing from this test and from config.md?", top)
 	}
 }

@@ -3,6 +3,7 @@ package configs
 import (
 	"fmt"
 	"net/netip"
+	"path"
 	"regexp"
 	"time"
 
@@ -18,6 +19,7 @@ const (
 	MaxHardStopAfter  = 7 * 24 * time.Hour
 	MaxReuseDelay     = 7 * 24 * time.Hour
 	minOrphanGrace    = time.Second
+	maxPatterns       = 100
 	maxDevice         = 15 // bytes; IFNAMSIZ is 16 with the terminating zero
 )
 
@@ -28,6 +30,7 @@ func (c *Config) check(doc *tomlfile.Checker) {
 	c.checkDataplane(doc.In("dataplane"))
 	c.checkIPAM(doc.In("ipam"))
 	c.Health.Check(doc.In("health"))
+	c.checkMetrics(doc.In("metrics"))
 	c.checkConsul(doc)
 	c.checkPools(doc)
 	c.checkAnnounce(doc)
@@ -76,6 +79,20 @@ func (c *Config) checkIPAM(t *tomlfile.Checker) {
 		checkPrefix(t, strict.Index("pod_cidrs", n), p)
 	}
 }
+
+func (c *Config) checkMetrics(t *tomlfile.Checker) {
+	if n := len(c.Metrics.Backends); n > maxPatterns {
+		t.Bad("backends", "use wildcards, such as \"shop/*\"", "%d patterns are more than %d", n, maxPatterns)
+	}
+	t.List("backends", c.Metrics.Backends, func(key, pattern string) {
+		if _, err := path.Match(pattern, ""); err != nil || !isPattern.MatchString(pattern) {
+			t.Bad(key, `write "shop/web", "shop/*" for a namespace, or "*/*" for every service`, "%s is not a namespace and a name", strict.Quote(pattern))
+		}
+	})
+}
+
+// isPattern matches the characters of a namespace and a name, and those of patterns.
+var isPattern = regexp.MustCompile(`^[a-z0-9*?[\]-]+/[a-z0-9*?[\]-]+$`)
 
 // checkPrefix refuses ranges without unicast addresses.
 func checkPrefix(t *tomlfile.Checker, key string, p netip.Prefix) {

@@ -9,7 +9,6 @@ import (
 type Config struct {
 	Default string `toml:"default"` // the check of services without one: DefaultTCP or DefaultNone
 	Exec    bool   `toml:"exec"`    // exec checks are allowed
-	Metrics bool   `toml:"backend_metrics"`
 	// Probers is how many hosts of a fleet probe a backend.
 	Probers share.Probers `toml:"probers"`
 }
@@ -22,7 +21,7 @@ const (
 
 // NewConfig returns the settings of an empty [health].
 func NewConfig() Config {
-	return Config{Default: DefaultTCP, Metrics: true, Probers: share.ProbersAuto}
+	return Config{Default: DefaultTCP, Probers: share.ProbersAuto}
 }
 
 // Check validates the settings.

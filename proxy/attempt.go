@@ -246,7 +246,7 @@ func (a *attempt) pick(b *backends) int {
 	}
 	a.tried = append(a.tried, i)
 	if a.lost != nil {
-		a.lost.outlier.retries.Add(1)
+		a.lost.outlier.retried()
 		a.lost = nil
 	}
 	return i

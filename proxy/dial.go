@@ -315,7 +315,7 @@ func (d *dialing) win() (bool, error) {
 		}
 	}
 	c.tallies = c.f.tallies(d.e)
-	c.tallies.connected()
+	c.f.connected(c.tallies)
 	c.before = d.e.compare()
 	a.works(d.e)
 	return true, nil

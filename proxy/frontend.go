@@ -95,6 +95,9 @@ func (f *frontend) choose(spec *vip.Frontend) {
 		b.service = f.target.join(spec.Service, b.relay)
 	}
 	b.service.relay.Store(b.relay)
+	if b.relay.MaxConnections > 0 || b.relay.MaxQueue > 0 {
+		f.target.services.report(b.service)
+	}
 	candidates := make([]pick.Backend, 0, len(spec.Backends))
 	for _, e := range spec.Backends {
 		end := old.all.of(e.Addr)
@@ -148,6 +151,7 @@ func (f *frontend) close() {
 		e.close()
 	}
 	f.tasks.Wait()
+	f.target.busy.Delete(f)
 	f.target.part(b.service)
 }
 

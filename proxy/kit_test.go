@@ -55,7 +55,12 @@ func newTarget(t testing.TB, opts Options) *bench {
 		expect.Equal(t, target.capacity.connections.Load(), 0, "connections counted as open after Close")
 		expect.Equal(t, target.capacity.sessions.Load(), 0, "sessions counted as open after Close")
 		expect.Equal(t, target.capacity.used.Load(), 0, "descriptors counted as used after Close")
-		expect.Equal(t, len(target.services.m), 0, "services left after Close")
+		expect.Equal(t, len(target.services.m)+len(target.services.reported), 0, "services left after Close")
+		expect.Equal(t, len(target.outliers.failing), 0, "backends with failures left after Close")
+		target.busy.Range(func(f, _ any) bool {
+			t.Errorf("a frontend with traffic left after Close: %v", f.(*frontend).key)
+			return true
+		})
 		expect.Equal(t, target.pipes.held(), 0, "pipes open after Close")
 		expect.Succeed(t, goleak.Find(ignore))
 		wait.Until(t, fmt.Sprintf("%d descriptors as before", before), func() bool { return openFDs(t) <= before }, func() any { return openFDs(t) })

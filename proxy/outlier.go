@@ -95,13 +95,14 @@ type outliers struct {
 
 	mu      sync.Mutex
 	m       map[vip.PassiveKey]*outlier
+	failing map[*outlier]struct{}            // those with a failed connection
 	ended   delayqueue.Queue[vip.PassiveKey] // ejections, by the time when they end without a client
 	changed map[vip.PassiveKey]struct{}      // rows to write
 	wake    wake.Signal                      // of the reporter
 }
 
 func newOutliers(now func() int64) *outliers {
-	return &outliers{now: now, m: make(map[vip.PassiveKey]*outlier), changed: make(map[vip.PassiveKey]struct{}), wake: wake.New()}
+	return &outliers{now: now, m: make(map[vip.PassiveKey]*outlier), failing: make(map[*outlier]struct{}), changed: make(map[vip.PassiveKey]struct{}), wake: wake.New()}
 }
 
 // join gives a new endpoint of f the outlier of its address.
@@ -128,6 +129,7 @@ func (o *outliers) part(e *endpoint) {
 		return
 	}
 	delete(o.m, x.key)
+	delete(o.failing, x)
 	o.ended.Drop(x.key)
 	x.ejected, x.doubted = false, false // what its last connections do has no effect any more
 	if x.since != 0 {
@@ -316,6 +318,7 @@ func (x *outlier) fails(reason string) bool {
 		return false
 	}
 	x.good.Store(false)
+	x.noteFailure()
 	x.failed, x.failure = vip.InstantOf(time.Now()), reason
 	return true
 }
@@ -399,6 +402,21 @@ func (x *outlier) service() *service { return x.users[0].of }
 func (x *outlier) wake() {
 	if len(x.users) > 0 {
 		x.service().wake()
+	}
+}
+
+// retried takes in that a client of the backend was sent to another one.
+func (x *outlier) retried() {
+	x.retries.Add(1)
+	x.in.mu.Lock()
+	defer x.in.mu.Unlock()
+	x.noteFailure()
+}
+
+// noteFailure makes the backend part of reports. The caller holds mu.
+func (x *outlier) noteFailure() {
+	if len(x.users) > 0 { // else it is gone
+		x.in.failing[x] = struct{}{}
 	}
 }
 

@@ -70,17 +70,16 @@ type ServiceReport struct {
 	Full bool
 }
 
-// Report returns the state. It costs O(services and backends).
+// Report returns the state. It costs O(services with limits or refused clients, and backends with failed connections).
 func (t *Target) Report() Report {
 	r := Report{Capacity: t.Capacity(), Refusals: t.list(&t.refused, true),
 		Services: make(map[vip.ServiceKey]ServiceReport), Failures: t.outliers.failures()}
 	t.services.mu.Lock()
-	services := maps.Clone(t.services.m)
-	t.services.mu.Unlock()
-	for key, s := range services {
+	defer t.services.mu.Unlock()
+	for s := range t.services.reported {
 		one := ServiceReport{t.list(&s.refused, false), int(s.queue.length.Load()), int(s.relay.Load().MaxQueue), s.isFull()}
 		if len(one.Refusals) > 0 || one.Most > 0 || one.Waiting > 0 || one.Full {
-			r.Services[key] = one
+			r.Services[s.key] = one
 		}
 	}
 	return r
@@ -90,14 +89,18 @@ func (t *Target) Report() Report {
 func (o *outliers) failures() map[vip.PassiveKey]reconcile.Failures {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	out := make(map[vip.PassiveKey]reconcile.Failures)
-	for key, x := range o.m {
-		f := reconcile.Failures{Last: x.failed, Reason: x.failure, Connects: x.connectFailures.Load(), Resets: x.earlyResets.Load(), Unanswered: x.unanswered.Load(), Retries: x.retries.Load(), Ejections: x.ejections.Load()}
-		if f != (reconcile.Failures{}) {
-			out[key] = f
-		}
+	out := make(map[vip.PassiveKey]reconcile.Failures, len(o.failing))
+	for x := range o.failing {
+		out[x.key] = reconcile.Failures{Last: x.failed, Reason: x.failure, Connects: x.connectFailures.Load(), Resets: x.earlyResets.Load(), Unanswered: x.unanswered.Load(), Retries: x.retries.Load(), Ejections: x.ejections.Load()}
 	}
 	return out
+}
+
+// Len returns the number of frontends.
+func (t *Target) Len() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.frontends)
 }
 
 // Keys returns the frontends.

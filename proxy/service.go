@@ -19,6 +19,7 @@ type service struct {
 	relay   atomic.Pointer[vip.ProxySettings] // of the frontend that changed last
 	queue   queue
 	refused refusals
+	noted   atomic.Bool // in services.reported
 	log     throttle
 	told    time.Time // when its last ejections were reported; guarded by outliers.mu
 
@@ -34,8 +35,21 @@ type load struct {
 
 // services are the services that have frontends.
 type services struct {
-	mu sync.Mutex
-	m  map[vip.ServiceKey]*service
+	mu       sync.Mutex
+	m        map[vip.ServiceKey]*service
+	reported map[*service]struct{} // those that have, or had, limits, or have refused clients
+}
+
+// report adds a service to those of which a Report has something.
+func (s *services) report(one *service) {
+	if one.noted.Load() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one.noted.Store(true); s.m[one.key] == one { // else it is gone
+		s.reported[one] = struct{}{}
+	}
 }
 
 // join returns the service of a new frontend, which has these settings if it is new.
@@ -59,6 +73,7 @@ func (t *Target) part(s *service) {
 	defer t.services.mu.Unlock()
 	if s.users--; s.users == 0 {
 		delete(t.services.m, s.key)
+		delete(t.services.reported, s)
 		t.capacity.tenants.Store(int64(len(t.services.m)))
 	}
 }
@@ -135,6 +150,7 @@ func (t *Target) refuse(s *service, why reason) {
 	now := t.now()
 	t.refused.add(why, now)
 	s.refused.add(why, now)
+	t.services.report(s)
 	if why.limits() && s.log.pass(now, time.Minute) {
 		t.log.Warn("clients refused", "service", s.key.String(), "reason", why.String(), "because", reasonTexts[why].meaning, "refused", s.refused.count(why))
 	}

@@ -164,6 +164,7 @@ func (e *endpoint) unanswered(before compared, asked, now int64, others bool) bo
 		return false
 	}
 	x.unanswered.Add(1)
+	x.noteFailure()
 	if s.n++; s.n == 1 {
 		s.began, s.first = before, asked
 	}

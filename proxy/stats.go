@@ -29,10 +29,12 @@ type tallies [2]*tally
 
 func (f *frontend) tallies(e *endpoint) tallies { return tallies{&f.tally, &e.tally} }
 
-func (t tallies) connected() {
-	for _, c := range t {
-		c.connections.Add(1)
+// connected counts a connection.
+func (f *frontend) connected(t tallies) {
+	if t[0].connections.Add(1) == 1 {
+		f.target.busy.Store(f, nil)
 	}
+	t[1].connections.Add(1)
 }
 
 func (t tallies) in(bytes int)  { t[0].in.Add(uint64(bytes)); t[1].in.Add(uint64(bytes)) }
@@ -42,19 +44,20 @@ func (t tallies) out(bytes int) { t[0].out.Add(uint64(bytes)); t[1].out.Add(uint
 // and no rates. It has no inactive connections.
 func (t *Target) Counted() reconcile.Counted { return reconcile.Counted{} }
 
-// Totals implements reconcile.Statistics. It costs O(frontends and endpoints).
+// Totals implements reconcile.Statistics. It costs O(frontends that have had a connection, and their endpoints).
 func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	out := make(map[vip.FrontendKey]reconcile.Traffic, len(t.frontends))
-	for key, f := range t.frontends {
-		if want(key) {
-			out[key] = f.traffic()
+	out := make(map[vip.FrontendKey]reconcile.Traffic)
+	t.busy.Range(func(busy, _ any) bool {
+		if f := busy.(*frontend); t.frontends[f.key] == f && want(f.key) {
+			out[f.key] = f.traffic()
 		}
-	}
+		return true
+	})
 	return out, nil
 }
 

@@ -110,6 +110,7 @@ type Target struct {
 	stop        func()         // ends it
 
 	listening atomic.Int64 // descriptors of listeners
+	busy      sync.Map     // of *frontend: those that have had a connection
 
 	mu        sync.RWMutex // writers: Apply, Close
 	frontends map[vip.FrontendKey]*frontend
@@ -132,7 +133,7 @@ func New(opts Options) *Target {
 		log:       opts.Log,
 		epoch:     time.Now(),
 		pipes:     &pipes{most: openfiles.Divide(openfiles.Limit()).Pipes / 2},
-		services:  services{m: make(map[vip.ServiceKey]*service)},
+		services:  services{m: make(map[vip.ServiceKey]*service), reported: make(map[*service]struct{})},
 		frontends: make(map[vip.FrontendKey]*frontend),
 	}
 	ctx, stop := context.WithCancel(context.Background())

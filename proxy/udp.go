@@ -273,7 +273,7 @@ func (u *udpListener) session(from *sender, data []byte, refused []*endpoint) (*
 	}
 	started = true
 	u.sessions[from.addr] = s
-	s.tallies.connected()
+	u.f.connected(s.tallies)
 	u.f.tasks.Add(1)
 	t.timeouts.add(s, s.expiry())
 	return s, nil

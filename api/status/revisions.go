@@ -1,6 +1,8 @@
 package status
 
 import (
+	"cmp"
+
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/pipeline"
@@ -34,11 +36,11 @@ func NewRevisions(clock *table.Clock, t *Tables) table.Reader[vip.ServiceKey, vi
 		t.Naming.TrackNames(touch)
 	}
 	// Last, so that it makes a row with the highest revision of each service that is there.
-	t.Services.Track(func(s *vip.Service, deleted bool) {
-		if deleted {
-			out.Delete(s.Key)
+	t.Services.Track(func(before, after *vip.Service) {
+		if after == nil {
+			out.Delete(before.Key)
 		} else {
-			out.Set(s.Key)
+			out.Set(after.Key)
 		}
 	})
 	return out
@@ -47,6 +49,6 @@ func NewRevisions(clock *table.Clock, t *Tables) table.Reader[vip.ServiceKey, vi
 // follow calls changed with each row of t that is put or deleted. t may be nil.
 func follow[K comparable, V any](t table.Reader[K, V], changed func(*V)) {
 	if t != nil {
-		t.Track(func(v *V, _ bool) { changed(v) })
+		t.Track(func(before, after *V) { changed(cmp.Or(after, before)) })
 	}
 }

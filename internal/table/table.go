@@ -12,6 +12,7 @@ package table
 
 import (
 	"iter"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,10 +65,11 @@ type Reader[K comparable, V any] interface {
 	// Sum makes the table maintain the sum of what over all rows, and returns a function that reads
 	// it. A change costs two calls of what.
 	Sum(of func(*V) int) (now func() int)
-	// Track calls f with each row that is put or deleted, and first with those that are there. The
-	// table is locked meanwhile, so a reader that sees what f has done sees the change, too. f must be
-	// quick, and must not use this table.
-	Track(f func(v *V, deleted bool))
+	// Track calls f with each row that is put or deleted, and first with those that are there: with
+	// its value before the change, nil if it is new, and after it, nil if it is deleted. The table is
+	// locked meanwhile, so a reader that sees what f has done sees the change, too. f must be quick,
+	// and must not use this table.
+	Track(f func(before, after *V))
 	// Revision returns the revision of the newest change in this table.
 	Revision() uint64
 	// Changed returns a channel that is closed at the next change.
@@ -91,18 +93,12 @@ type Table[K comparable, V any] struct {
 	tombstones []*node[V]     // tombstones in revision order, for bury
 	buried     map[K]*node[V] // the same by key; a key that returns removes its tombstone
 	feeds      []*Feed[K, V]  // a handful
-	sums       []*sum[V]
-	trackers   []func(v *V, deleted bool)
+	trackers   []func(before, after *V)
 	rev        uint64
 	changed    wake.Broadcast
 
 	pending int // initializers still running
 	ready   chan struct{}
-}
-
-type sum[V any] struct {
-	of  func(*V) int
-	now int
 }
 
 // node is a row or a tombstone in the ring, which is a node in buried. Its row is immutable.
@@ -184,17 +180,16 @@ func (t *Table[K, V]) SetAll(vs []V) {
 // put is Put for a new node. The caller holds mu.
 func (t *Table[K, V]) put(n *node[V]) *Row[V] {
 	k := t.key(&n.row.Value)
-	if former := t.rows[k]; former != nil {
+	former := t.rows[k]
+	if former != nil {
 		if t.equal != nil && t.equal(former.row.Value, n.row.Value) {
 			return &former.row
 		}
-		t.unlink(former)
-		t.count(former, -1)
 	} else if grave := t.buried[k]; grave != nil {
 		t.unlink(grave)
 		delete(t.buried, k)
 	}
-	t.add(n)
+	t.add(n, former)
 	return &n.row
 }
 
@@ -206,19 +201,21 @@ func (t *Table[K, V]) Touch(k K) bool {
 	if former == nil {
 		return false
 	}
-	t.unlink(former)
-	t.count(former, -1)
-	t.add(&node[V]{row: Row[V]{Value: former.row.Value}})
+	t.add(&node[V]{row: Row[V]{Value: former.row.Value}}, former)
 	return true
 }
 
-// add adds a node with a new revision, in place of the former one of its key, which is unlinked. The
-// caller holds mu.
-func (t *Table[K, V]) add(n *node[V]) {
+// add adds a node with a new revision, in place of the former one of its key, nil if there is none.
+// The caller holds mu.
+func (t *Table[K, V]) add(n, former *node[V]) {
+	var before *V
+	if former != nil {
+		t.unlink(former)
+		before = &former.row.Value
+	}
 	t.append(n)
 	t.rows[t.key(&n.row.Value)] = n
-	t.count(n, 1)
-	t.track(n, false)
+	t.track(before, &n.row.Value)
 	t.changed.Send()
 }
 
@@ -232,7 +229,6 @@ func (t *Table[K, V]) Delete(k K) bool {
 	}
 	delete(t.rows, k)
 	t.unlink(former)
-	t.count(former, -1)
 	if len(t.feeds) > 0 {
 		n := &node[V]{row: Row[V]{Value: former.row.Value}}
 		t.append(n)
@@ -241,7 +237,7 @@ func (t *Table[K, V]) Delete(k K) bool {
 	} else {
 		t.rev = t.clock.now.Add(1)
 	}
-	t.track(former, true)
+	t.track(&former.row.Value, nil)
 	t.changed.Send()
 	return true
 }
@@ -266,17 +262,10 @@ func (t *Table[K, V]) unlink(n *node[V]) {
 	n.prev, n.next = nil, nil // a reader that keeps this row must not keep others alive
 }
 
-// count adds a row to the sums, or subtracts it. The caller holds mu.
-func (t *Table[K, V]) count(n *node[V], by int) {
-	for _, s := range t.sums {
-		s.now += by * s.of(&n.row.Value)
-	}
-}
-
 // track calls the trackers. The caller holds mu.
-func (t *Table[K, V]) track(n *node[V], deleted bool) {
+func (t *Table[K, V]) track(before, after *V) {
 	for _, f := range t.trackers {
-		f(&n.row.Value, deleted)
+		f(before, after)
 	}
 }
 
@@ -307,26 +296,24 @@ func (t *Table[K, V]) Len() int {
 
 // Sum implements Reader.
 func (t *Table[K, V]) Sum(of func(*V) int) (now func() int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := &sum[V]{of: of}
-	for _, n := range t.rows {
-		s.now += of(&n.row.Value)
-	}
-	t.sums = append(t.sums, s)
-	return func() int {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		return s.now
-	}
+	var sum atomic.Int64
+	t.Track(func(before, after *V) {
+		if before != nil {
+			sum.Add(-int64(of(before)))
+		}
+		if after != nil {
+			sum.Add(int64(of(after)))
+		}
+	})
+	return func() int { return int(sum.Load()) }
 }
 
 // Track implements Reader.
-func (t *Table[K, V]) Track(f func(v *V, deleted bool)) {
+func (t *Table[K, V]) Track(f func(before, after *V)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, n := range t.rows {
-		f(&n.row.Value, false)
+		f(nil, &n.row.Value)
 	}
 	t.trackers = append(t.trackers, f)
 }
@@ -343,4 +330,31 @@ func (t *Table[K, V]) Changed() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.changed.Next()
+}
+
+// Counts makes a table maintain how many rows are of each kind, and returns a function that copies the numbers. A change
+// costs two calls of what, and a copy O(kinds).
+func Counts[K, C comparable, V any](t Reader[K, V], of func(*V) C) (now func() map[C]int) {
+	var mu sync.Mutex
+	counts := map[C]int{}
+	add := func(v *V, n int) {
+		if v == nil {
+			return
+		}
+		kind := of(v)
+		if counts[kind] += n; counts[kind] == 0 {
+			delete(counts, kind)
+		}
+	}
+	t.Track(func(before, after *V) {
+		mu.Lock()
+		defer mu.Unlock()
+		add(before, -1)
+		add(after, 1)
+	})
+	return func() map[C]int {
+		mu.Lock()
+		defer mu.Unlock()
+		return maps.Clone(counts)
+	}
 }

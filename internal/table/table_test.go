@@ -93,13 +93,18 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 		tracked := map[int]int{}
 		tab.Set(entry[int]{9, 9})
 		oracle[9] = 9
-		tab.Track(func(e *entry[int], deleted bool) {
-			if deleted {
-				delete(tracked, e.key)
-			} else {
-				tracked[e.key] = e.value
+		tab.Track(func(before, after *entry[int]) {
+			if before != nil {
+				if v, there := tracked[before.key]; !there || v != before.value {
+					t.Fatalf("the row before a change is %v, tracked is %v", *before, tracked)
+				}
+				delete(tracked, before.key)
+			}
+			if after != nil {
+				tracked[after.key] = after.value
 			}
 		})
+		counts := Counts(tab, func(e *entry[int]) int { return e.value })
 		catchUp := func(r *reader) {
 			for {
 				batch, _ := r.feed.TryNext()
@@ -173,6 +178,13 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 		for _, sum := range sums {
 			must.Equal(t, sum(), want, "a sum")
 		}
+		kinds := map[int]int{}
+		for _, v := range oracle {
+			kinds[v]++
+		}
+		if got := counts(); !maps.Equal(got, kinds) {
+			t.Fatalf("counted %v, want %v", got, kinds)
+		}
 		if len(tab.tombstones) != 0 || len(tab.buried) != 0 {
 			t.Fatalf("%d tombstones left after every feed has passed", len(tab.tombstones))
 		}
@@ -190,11 +202,11 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 func TestTrackersAreAheadOfNobody(t *testing.T) {
 	clock := &Clock{}
 	tab, seen := New(clock, keyOf[int], nil), New(clock, keyOf[int], nil)
-	tab.Track(func(e *entry[int], deleted bool) {
-		if deleted {
-			seen.Delete(e.key)
+	tab.Track(func(before, after *entry[int]) {
+		if after == nil {
+			seen.Delete(before.key)
 		} else {
-			seen.Set(*e)
+			seen.Set(*after)
 		}
 	})
 	feed := seen.Watch()

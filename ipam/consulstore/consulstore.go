@@ -82,7 +82,7 @@ func New(tree *fleet.Tree) *Store {
 		mismatch: make(map[vip.ServiceKey]mismatch),
 		chunk:    maxChunk,
 	}
-	ring := func(*fleet.Entry, bool) { s.changes.Send() }
+	ring := func(_, _ *fleet.Entry) { s.changes.Send() }
 	s.entries.Track(ring)
 	s.fences.Track(ring)
 	return s

@@ -17,8 +17,8 @@ type Statistics interface {
 	Counted() Counted
 	// Totals reads the traffic of all frontends for which want returns true. The
 	// number of requests to the dataplane does not depend on the number of
-	// frontends; time and memory do. A frontend that changes meanwhile may be
-	// missing. want is also called for foreign frontends, and may be called more
+	// frontends; time and memory may. A frontend without traffic, or that changes
+	// meanwhile, may be missing. want is also called for foreign frontends, and may be called more
 	// than once for a key. It must not block.
 	Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]Traffic, error)
 	// Breakdown reads one frontend's traffic with that of its endpoints. It returns

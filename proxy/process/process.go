@@ -115,7 +115,7 @@ func (s *Server) LastTurn() time.Time {
 func (s *Server) Idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.drains) == 0 && !s.former.Load() && (s.target == nil || len(s.target.Keys()) == 0)
+	return len(s.drains) == 0 && !s.former.Load() && (s.target == nil || s.target.Len() == 0)
 }
 
 // turnTime bounds the wait for another change: of a former connection, or while the process is replaced.
@@ -155,7 +155,7 @@ func (s *Server) configure(ctx context.Context, settings Settings) (Configured, 
 		return Configured{}, err
 	}
 	defer done()
-	if t := s.Target(); t != nil && s.settings != settings && len(t.Keys()) == 0 {
+	if t := s.Target(); t != nil && s.settings != settings && t.Len() == 0 {
 		s.mu.Lock()
 		s.target = nil
 		s.mu.Unlock()
@@ -337,7 +337,7 @@ func (s *Server) reportNow() Report {
 		r.Draining += t.Capacity().Connections
 	}
 	if s.target != nil {
-		r.Report, r.Frontends = s.target.Report(), int64(len(s.target.Keys()))
+		r.Report, r.Frontends = s.target.Report(), int64(s.target.Len())
 	}
 	return r
 }

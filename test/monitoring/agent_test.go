@@ -45,7 +45,7 @@ func TestAlertFires(t *testing.T) {
 	begin := strings.Index(text, "- alert: IronvipAgentDown\n")
 	must.AtLeast(t, begin, 0, "no alert IronvipAgentDown")
 	server := startPrometheus(t, listen, text[:begin]+strings.Replace(text[begin:], "for: 2m", "for: 0s", 1))
-	server.until(t, "Prometheus reads the agent", `up{job="ironvip"} == 1 and on () ironvip_service_usable_backends{service="web"} == 3`,
+	server.until(t, "Prometheus reads the agent", `up{job="ironvip"} == 1 and on () ironvip_usable_backends == 5`,
 		func(f []sample) bool { return len(f) == 1 })
 	if firing, err := server.query(t.Context(), `ALERTS{alertstate="firing"}`); err != nil || len(firing) > 0 {
 		t.Errorf("alerts of an agent without faults: %v %v", firing, err)
