@@ -159,6 +159,7 @@ type agent struct {
 	lost       *lostnodes.Follower
 	firewall   firewallWatch
 	troubled   func() int // the number of services with problems
+	serving    func() map[serving]int
 	lag        lag
 }
 
@@ -245,6 +246,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, set *socke
 		}
 	}()
 	a.troubled = a.tables.Compiled.Sum(func(c *pipeline.Compiled) int { return min(len(c.Problems), 1) })
+	a.serving = countServing(a.tables.Services)
 	a.log = newLogger(cfg, a.level)
 	slog.SetDefault(a.log) // for what has no log of its own, such as parallel.Recovered
 	a.systemd = systemd{log: a.log}

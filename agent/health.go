@@ -77,7 +77,7 @@ func (a *agent) hangs() error {
 
 // checks returns the agent's own lines of `ironvip status`.
 func (a *agent) checks() []v1.Check {
-	checks := slices.Concat(a.stateChecks(), a.switchChecks(), a.leavingChecks())
+	checks := slices.Concat(a.stateChecks(), a.switchChecks(), a.leavingChecks(), a.scopeChecks())
 	if a.stores.tree != nil {
 		checks = append(checks, a.storeCheck())
 	}

@@ -31,7 +31,7 @@ func (a *agent) newPipeline(cfg *configs.Config) {
 		}
 	}
 	a.pipeline = pipeline.New(pipeline.Options{
-		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.tree != nil,
+		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.tree != nil, Scope: cfg.Dataplane.Serves,
 		Node:      compile.Node{Name: cfg.Node.Name, Zone: cfg.Node.Zone, RealServer: cfg.Dataplane.Role == configs.RoleRealServer},
 		NodePorts: nodePortAddresses(cfg), Drains: store.NewBucket[vip.Frontend](a.db, "drains"),
 		Plane: a.plane(), Connections: a.planes, Resync: time.Duration(cfg.Dataplane.ResyncInterval), Together: together,

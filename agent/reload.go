@@ -62,6 +62,9 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 		setLevel(a.level, cfg)
 	}
 	a.config.set(cfg, nil)
+	if slices.ContainsFunc(live, isScope) {
+		a.pipeline.Resolve.SetScope(cfg.Dataplane.Serves)
+	}
 	a.access.reload(cfg)
 	a.announcing.Reload()
 	a.naming.Reload()

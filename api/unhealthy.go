@@ -43,7 +43,7 @@ type unhealthyIndex struct {
 // sums are maintained by the tables.
 type sums struct {
 	sources  func() map[string]int // services by source
-	backends func() int            // of all services
+	backends func() int            // of all services that this host serves
 	served   func() int            // services with frontends
 	ends     func() int            // endpoints of all frontends
 }
@@ -79,10 +79,15 @@ type troubledService struct {
 
 func newUnhealthyIndex(t *status.Tables, events *event.Log, chosen func() []string) *unhealthyIndex {
 	return &unhealthyIndex{tables: t, events: events, chosen: chosen, sums: sums{
-		sources:  table.Counts(t.Services, func(s *vip.Service) string { return s.Source }),
-		backends: t.Services.Sum(func(s *vip.Service) int { return len(s.Backends) }),
-		served:   t.Compiled.Sum(func(c *pipeline.Compiled) int { return min(len(c.Frontends), 1) }),
-		ends:     t.Frontends.Sum(func(f *vip.Frontend) int { return len(f.Backends) }),
+		sources: table.Counts(t.Services, func(s *vip.Service) string { return s.Source }),
+		backends: t.Services.Sum(func(s *vip.Service) int {
+			if s.NotHere {
+				return 0
+			}
+			return len(s.Backends)
+		}),
+		served: t.Compiled.Sum(func(c *pipeline.Compiled) int { return min(len(c.Frontends), 1) }),
+		ends:   t.Frontends.Sum(func(f *vip.Frontend) int { return len(f.Backends) }),
 	}}
 }
 
@@ -265,7 +270,9 @@ func (s *unhealthyIndex) look(k vip.ServiceKey) {
 	}
 	s.match(k)
 	r := status.Brief(in)
-	if t := tallyOf(&in, &r); t.usable < r.Total || t.drain+t.contested+r.Held > 0 || isBad(r.State) {
+	if t := tallyOf(&in, &r); in.Service.NotHere {
+		delete(s.matched, k)
+	} else if t.usable < r.Total || t.drain+t.contested+r.Held > 0 || isBad(r.State) {
 		s.services[k] = troubledService{tally: t, total: r.Total, ejected: r.Ejected, panics: r.Panics, held: r.Held, since: r.HeldSince, until: r.HeldUntil}
 	}
 	if r.State != status.Healthy {

@@ -2,11 +2,14 @@ package configs
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -51,12 +54,26 @@ type Dataplane struct {
 	Mode              string         `toml:"mode"`                // ModeAuto, or one of Dataplanes
 	Role              string         `toml:"role"`                // RoleDirector or RoleRealServer
 	NodePortAddresses []AddressRange `toml:"node_port_addresses"` // empty: the host's primary addresses
+	Namespaces        []string       `toml:"namespaces"`          // of the services that this host serves; empty: all
+	Labels            []string       `toml:"labels"`              // "key" or "key=value", that each service which this host serves has
 	ResyncInterval    spec.Duration  `toml:"resync_interval"`     // interval of the checks for drift
 	Device            string         `toml:"device"`              // the interface with the VIPs
 	SkLookup          string         `toml:"sk_lookup"`           // SkLookupAuto or SkLookupNever
 	ProxySocket       string         `toml:"proxy_socket"`        // of the process of the userspace dataplane; "": the agent is that process
 	// HardStopAfter is how long the open connections of a dataplane that was replaced may go on.
 	HardStopAfter spec.Duration `toml:"hard_stop_after"`
+}
+
+// Serves reports whether a host with these settings serves a service.
+func (d *Dataplane) Serves(s *vip.Service) bool {
+	if len(d.Namespaces) > 0 && !slices.Contains(d.Namespaces, s.Key.Namespace) {
+		return false
+	}
+	return !slices.ContainsFunc(d.Labels, func(label string) bool {
+		key, want, valued := strings.Cut(label, "=")
+		value, has := s.Labels[key]
+		return !has || valued && value != want
+	})
 }
 
 // The modes of the dataplane.

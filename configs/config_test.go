@@ -41,6 +41,8 @@ role = "real-server"
 node_port_addresses = ["192.0.2.1", "198.51.100.0/24"]
 resync_interval = "10s"
 device = "vips"
+namespaces = ["shop", "pay"]
+labels = ["tier=web"]
 sk_lookup = "never"
 hard_stop_after = "1m"
 [ipam]
@@ -117,6 +119,7 @@ format = "json"
 		Node: Node{Name: "lb1", Zone: "rack-7", StateDir: "/srv/state"},
 		API:  API{SocketMode: 0o600, Listen: "[::1]:7480", RateLimit: 50},
 		Dataplane: Dataplane{Mode: ModeIPVS, Role: RoleRealServer, ResyncInterval: spec.Duration(10 * time.Second), Device: "vips", SkLookup: SkLookupNever, HardStopAfter: spec.Duration(time.Minute),
+			Namespaces: []string{"shop", "pay"}, Labels: []string{"tier=web"},
 			NodePortAddresses: []AddressRange{{prefix("192.0.2.1/32")}, {prefix("198.51.100.0/24")}}},
 		IPAM: IPAM{Store: "consul", ReuseDelay: spec.Duration(time.Hour), OrphanGrace: spec.Duration(2 * time.Minute), NodePorts: PortRange{31000, 31999},
 			PodCIDRs: []netip.Prefix{prefix("10.244.0.0/16"), prefix("fd00::/48")}},
@@ -263,6 +266,9 @@ func TestParseRefuses(t *testing.T) {
 		{"probers", "[health]\nprobers = 0", []string{`c.toml:2: health.probers: "0" is not a number of probers | use "auto", "all", or a number from 1 to 100`}},
 		{"probers, a word", "[health]\nprobers = 'some'", []string{`c.toml:2: health.probers: "some" is not a number of probers | use "auto"`}},
 		{"probers, a list", "[health]\nprobers = [3]", []string{`c.toml:2: health.probers: must be a text or a number | use "auto"`}},
+		{"scope", "[dataplane]\nnamespaces = ['shop',\n'', 'A', 'shop']\nlabels = ['tier=web',\n'', '=web', 'tier=web']", []string{
+			`c.toml:3: dataplane.namespaces[1]: a name is needed | use 1 to 63`, `c.toml:3: dataplane.namespaces[2]: "A" is not a DNS label`, `c.toml:3: dataplane.namespaces[3]: "shop" is defined twice`,
+			`c.toml:5: dataplane.labels[1]: "" is not a label | write "tier=web"`, `c.toml:5: dataplane.labels[2]: "=web" is not a label`, `c.toml:5: dataplane.labels[3]: "tier=web" is defined twice`}},
 		{"metrics", "[metrics]\nbackends = ['web', 'shop/*',\n'*', 'a/b/c', 'shop/*', 'x/[', 'X/y', '/', '']", []string{
 			`c.toml:2: metrics.backends[0]: "web" is not a namespace and a name | write "shop/web", "shop/*" for a namespace, or "*/*" for every service`,
 			`c.toml:3: metrics.backends[2]: "*" is not a namespace`, `c.toml:3: metrics.backends[3]: "a/b/c" is not`, `c.toml:3: metrics.backends[4]: "shop/*" is defined twice`,

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"path"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/tomlfile"
@@ -57,6 +58,12 @@ func (c *Config) checkDataplane(t *tomlfile.Checker) {
 	if k := DataplaneOf(d.Mode); d.Role == RoleRealServer && k != nil && !k.RealServer {
 		t.Bad("role", `set dataplane.mode to "auto" or "ipvs"`, "a real server needs the kernel: dataplane.mode %q has no part in direct routing and tunnels", d.Mode)
 	}
+	t.List("namespaces", d.Namespaces, t.Label)
+	t.List("labels", d.Labels, func(key, label string) {
+		if name, _, _ := strings.Cut(label, "="); name == "" {
+			t.Bad(key, `write "tier=web", or "tier" for any value`, "%s is not a label", strict.Quote(label))
+		}
+	})
 	t.Between("resync_interval", d.ResyncInterval, MinResyncInterval, MaxResyncInterval, `use "1s" to "24h"`)
 	t.Between("hard_stop_after", d.HardStopAfter, 0, MaxHardStopAfter, `use "0s" to "168h"`)
 	t.Choice("sk_lookup", d.SkLookup, SkLookupAuto, SkLookupNever)

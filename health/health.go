@@ -212,10 +212,10 @@ func (s *Stage) loop(ctx context.Context) error {
 	}
 }
 
-// follow updates the targets and rows of a changed service.
+// follow updates the targets and rows of a changed service. One that this host does not serve has none.
 func (s *Stage) follow(c *table.Change[vip.Service]) {
 	key, old := c.Value.Key, s.services[c.Value.Key]
-	if c.Deleted {
+	if c.Deleted || c.Value.NotHere {
 		if old != nil {
 			s.release(old)
 			delete(s.services, key)

@@ -183,6 +183,13 @@ func TestRowsFollowServicesAndResults(t *testing.T) {
 		}
 		w.services.Set(service("web", "http:tcp:80 https:tcp:443", "10.0.0.2/http"))
 		w.expect("another backend", "web/10.0.0.2 unknown")
+		outside := service("web", "http:tcp:80 https:tcp:443", "10.0.0.2/http")
+		outside.NotHere = true
+		w.services.Set(outside)
+		w.expect("outside of the scope", "")
+		expect.Empty(t, w.running, "run for others")
+		w.services.Set(service("web", "http:tcp:80 https:tcp:443", "10.0.0.2/http"))
+		w.expect("served again", "web/10.0.0.2 unknown")
 		w.services.Delete(service("web", "").Key)
 		w.expect("removed", "")
 		expect.Empty(t, w.running, "still run")

@@ -253,6 +253,9 @@ func (c *Compile) compile(k vip.ServiceKey) {
 		Problems:   slices.Concat(vip.OfService(granted.Problems, k), refused, compile.Ineffective(service), compile.OwnBackends(service, &c.Node)),
 	}
 	row.Problems = append(row.Problems, vip.OfService(c.ignored(service), k)...)
+	if service.NotHere {
+		row.Problems = nil // they are of the hosts that serve it
+	}
 	clashes := vip.HasCode(granted.Problems, vip.CodePortTaken)
 	var former []*FrontendRow
 	if row := c.Compiled.Row(k); row != nil {
@@ -278,7 +281,7 @@ func (c *Compile) compile(k vip.ServiceKey) {
 	}
 	c.starts.compiled(service, &slow)
 	c.servesAll(row.Frontends)
-	row.NotHere = c.Node.RealServer && len(frontends)+len(refused) == 0 && len(granted.VIPs) > 0
+	row.NotHere = service.NotHere || c.Node.RealServer && len(frontends)+len(refused) == 0 && len(granted.VIPs) > 0
 	if row.HealthPort = c.healthPort(&in); row.HealthPort != 0 && len(row.Frontends) > 0 {
 		row.LocalReady = int32(compile.LocalReady(&in))
 	}
@@ -332,7 +335,7 @@ func (c *Compile) remove(k vip.ServiceKey) {
 // healthPort returns the granted port for health checks of a service, or 0.
 func (c *Compile) healthPort(in *compile.Input) uint16 {
 	s := in.Service
-	if c.Node.RealServer || !s.HealthPort.Wanted() || s.ExternalTraffic != vip.Local {
+	if c.Node.RealServer || s.NotHere || !s.HealthPort.Wanted() || s.ExternalTraffic != vip.Local {
 		return 0
 	}
 	return in.Allocation.NodePorts[vip.HealthPortKey]

@@ -19,8 +19,8 @@ type Compiled struct {
 	// HealthPort is the port of the host's node-port addresses that reports LocalReady, the number
 	// of the service's ready backends on this node. 0: the service has no health port.
 	HealthPort uint16
-	// NotHere states that the service has no frontend because this host does not serve it: the host
-	// is a real server, and none of the service's backends are on it.
+	// NotHere states that the service has no frontend because this host does not serve it: it is
+	// outside of the host's scope, or the host is a real server and none of the service's backends are on it.
 	NotHere    bool
 	LocalReady int32
 	// Problems are what the allocator could not grant, what is not supported, and what another

@@ -73,6 +73,7 @@ type Options struct {
 	Tables
 	Allocator Allocator
 	Shared    bool // other hosts have the same leases
+	Scope     Scope
 
 	Node      compile.Node   // name, zone and role of this host; its addresses come from Host
 	NodePorts []netip.Prefix // where node ports are served; empty: on the primary addresses
@@ -107,7 +108,7 @@ func New(o Options) *Pipeline {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Pipeline{
 		Tables:    o.Tables,
-		Resolve:   NewResolve(ResolveOptions{Clock: o.Clock, Leases: o.Allocator, Shared: o.Shared, Services: o.Services, Events: o.Events}),
+		Resolve:   NewResolve(ResolveOptions{Clock: o.Clock, Leases: o.Allocator, Shared: o.Shared, Services: o.Services, Scope: o.Scope, Events: o.Events}),
 		Compile:   newCompile(o),
 		allocator: o.Allocator,
 		allocate:  newAllocate(o),

@@ -129,6 +129,29 @@ func TestHealthPortRow(t *testing.T) {
 	})
 }
 
+// A service outside of this host's scope has no frontends, health port or problems. One that leaves the scope drains as a
+// removed one does.
+func TestServiceOutsideOfTheScope(t *testing.T) {
+	outside := func(s *vip.Service) { s.NotHere = true }
+	health := func(s *vip.Service) {
+		s.ExternalTraffic, s.HealthPort = vip.Local, vip.NodePort{Number: 32000}
+	}
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1"}, nodePort), service("db", []string{"10.0.0.2"}, outside, health, unsupported))
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
+		if row, _, _ := w.Compiled.Get(key("db")); !row.NotHere || row.HealthPort != 0 || len(row.Problems) > 0 {
+			t.Errorf("row %+v", row)
+		}
+		w.put(service("web", []string{"10.0.0.1"}, nodePort, outside))
+		w.pass(50 * time.Second)
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*0@10s")
+		w.pass(10 * time.Second)
+		w.expect()
+		w.put(service("web", []string{"10.0.0.1"}, nodePort))
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
+	})
+}
+
 // On a real server, services with direct routing and a backend on this host are frontends. Other
 // services are ignored.
 func TestRealServerStage(t *testing.T) {

@@ -39,14 +39,19 @@ type ResolveOptions struct {
 	Leases   Leases                                    // nil: no lease decides
 	Shared   bool                                      // other hosts have the same leases
 	Services *table.Table[vip.ServiceKey, vip.Service] // Resolve is its only writer
+	Scope    Scope
 	Events   *event.Log
 }
+
+// Scope reports whether this host serves a service. Nil: it serves all.
+type Scope func(*vip.Service) bool
 
 // Resolve is the stage from claims and leases to services. It decides which source's claim of a
 // name is in effect. No other code decides conflicts about names.
 //
 // Each source has a claims table. A row of it becomes a row of [services], or of [conflicts] if the
-// source loses. The source that has the name keeps it. A name that no source has goes to the source
+// source loses. A service outside of this host's Scope is marked, and everything that follows [services] leaves it to other
+// hosts. The source that has the name keeps it. A name that no source has goes to the source
 // in its lease. Until that source has synced, the name is reserved for it. Without a lease the
 // oldest claim wins. Where hosts share the leases, the lease also overrules the source that has the
 // name, so that all hosts serve the same claim.
@@ -173,13 +178,31 @@ func (r *Resolve) resolve(k vip.ServiceKey, changed string) {
 	case winner == nil:
 		r.Services.Delete(k)
 	case winner.name != holder || winner.name == changed:
-		r.Services.Put(winner.claim.Value)
+		r.put(winner.claim.Value)
 	}
 	for _, s := range r.sources {
 		if s != winner && s.claim != nil {
 			r.lose(k, s, winner, leased)
 		} else if r.conflicts.Delete(ConflictKey{k, s.name}) && s == winner {
 			r.event("service_name_freed", k, s.name, fmt.Sprintf("the service of source %q takes over", s.name))
+		}
+	}
+}
+
+// put writes a row of [services]. The caller holds mu.
+func (r *Resolve) put(s vip.Service) {
+	s.NotHere = r.Scope != nil && !r.Scope(&s)
+	r.Services.Put(s)
+}
+
+// SetScope changes which services this host serves. It costs O(services).
+func (r *Resolve) SetScope(scope Scope) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Scope = scope
+	for _, s := range r.Services.All() {
+		if here := scope == nil || scope(&s); here == s.NotHere {
+			r.put(s)
 		}
 	}
 }

@@ -11,6 +11,45 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
+// A change of the scope writes the services that enter or leave it, and no others.
+func TestScope(t *testing.T) {
+	clock := &table.Clock{}
+	services := table.New(clock, vip.KeyOfService, nil)
+	in := func(namespace string) Scope { return func(s *vip.Service) bool { return s.Key.Namespace == namespace } }
+	r := NewResolve(ResolveOptions{Clock: clock, Services: services, Scope: in("a")})
+	claims := r.Claims("files")
+	var keys []vip.ServiceKey
+	for _, namespace := range []string{"a", "b", "c"} {
+		k := vip.ServiceKey{Namespace: namespace, Name: "web"}
+		claims.Set(vip.Service{Key: k, Source: "files"})
+		keys = append(keys, k)
+	}
+	r.Changed("files", keys)
+	feed := services.Watch()
+	defer feed.Close()
+	for _, step := range []struct {
+		scope         Scope
+		written, here string
+	}{{in("a"), "abc", "a"}, {in("b"), "ab", "b"}, {in("b"), "", "b"}, {nil, "ac", "abc"}} {
+		r.SetScope(step.scope)
+		var written []string
+		changes, _ := feed.TryNext()
+		for _, c := range changes {
+			written = append(written, c.Value.Key.Namespace)
+		}
+		slices.Sort(written)
+		here := ""
+		for _, k := range keys {
+			if s, _, _ := services.Get(k); !s.NotHere {
+				here += k.Namespace
+			}
+		}
+		if got := strings.Join(written, ""); got != step.written || here != step.here {
+			t.Errorf("wrote %q, serves %q, want %q, %q", got, here, step.written, step.here)
+		}
+	}
+}
+
 // Claims that lost take over in the order in which they lost, whatever they change meanwhile, and
 // only the winner's claim wakes the readers of [services].
 func TestLosersTakeOverInOrder(t *testing.T) {

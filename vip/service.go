@@ -111,6 +111,9 @@ type Service struct {
 	// services at a time. ironvip uses them unchanged: it chooses none, and an address that another
 	// service released has no cooldown.
 	Assigned bool
+	// NotHere states that the service is outside of this host's scope: it is known, and others serve it. Only the stage that
+	// resolves claims sets it.
+	NotHere bool
 	// ResetUnhealthy resets the open connections of a backend that becomes unhealthy.
 	ResetUnhealthy bool
 	// PanicThreshold is in percent: if fewer of the ready backends are not unhealthy, health has no

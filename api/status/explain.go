@@ -79,6 +79,9 @@ func reason(in *Input, s *Report) string {
 		}
 		return fmt.Sprintf("none of its %s takes new connections, so clients are refused", text.Plural(s.Total, "backend"))
 	case Elsewhere:
+		if in.Service.NotHere {
+			return "not served by this host (scope): outside of dataplane.namespaces or dataplane.labels"
+		}
 		if in.Compiled.NotHere {
 			return "this host is a real server without a backend of it"
 		}

@@ -188,6 +188,9 @@ func stateOf(in *Input, s *Report) State {
 	if in.Allocation == nil || !s.Applied { // otherwise the rows may belong to an earlier version
 		return Pending
 	}
+	if in.Service.NotHere {
+		return Elsewhere
+	}
 	if refused(in) {
 		return Refused
 	}

@@ -314,6 +314,9 @@ func TestStatus(t *testing.T) {
 		name: "a real server without a part", in: statusOn(compile.Node{RealServer: true}, service("web", two, direct), "192.0.2.1"), want: Elsewhere, ready: 2,
 		lines: []string{"web is elsewhere: this host is a real server without a backend of it."},
 	}, {
+		name: "outside of the scope", in: statusOf(service("web", two, drained, func(s *vip.Service) { s.NotHere = true }), ""), want: Elsewhere, ready: 1,
+		lines: []string{"web is elsewhere: not served by this host (scope): outside of dataplane.namespaces or dataplane.labels."},
+	}, {
 		name: "a real server takes whom a director sends", in: statusOn(compile.Node{RealServer: true, Addrs: addrs("10.0.0.2")}, service("web", two, direct, drained), "192.0.2.1"),
 		want: Degraded, ready: 1,
 		lines: []string{"web is degraded: 1 of 2 backends takes new connections."},

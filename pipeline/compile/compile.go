@@ -35,9 +35,12 @@ type Input struct {
 // has two frontends, one for each audience. For a real server, see realServer.
 //
 // Frontends of one port, family and traffic policy share their slice of backends. Callers must not
-// change it. The cost is O(ports x backends). A service that requests something unsupported has no
+// change it. The cost is O(ports x backends). A service outside of this host's scope has no frontends. A service that requests something unsupported has no
 // frontends, and one problem for each unsupported thing.
 func Service(in Input) ([]vip.Frontend, []vip.Problem) {
+	if in.Service.NotHere {
+		return nil, nil
+	}
 	if problems := Unsupported(in.Service); len(problems) > 0 {
 		return nil, problems
 	}

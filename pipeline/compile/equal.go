@@ -61,6 +61,7 @@ func SameService(a, b vip.Service) bool {
 		a.ShareKey == b.ShareKey &&
 		a.Families == b.Families &&
 		a.Assigned == b.Assigned &&
+		a.NotHere == b.NotHere &&
 		a.Scheduler == b.Scheduler &&
 		a.SchedulerFallback == b.SchedulerFallback &&
 		a.SchedulerPort == b.SchedulerPort &&

@@ -35,7 +35,7 @@ func exampleAllocation() vip.Allocation {
 
 func exampleService() vip.Service {
 	return vip.Service{
-		Key: vip.ServiceKey{Namespace: "n", Name: "s"}, Source: "static", Origin: "f:1", Labels: map[string]string{"a": "b"},
+		Key: vip.ServiceKey{Namespace: "n", Name: "s"}, Source: "static", Origin: "f:1", NotHere: true, Labels: map[string]string{"a": "b"},
 		Pool: "p", VIPs: []netip.Addr{addr("192.0.2.10")}, Families: vip.FamiliesOf(vip.IPv4), ShareKey: "k", Assigned: true,
 		Ports: []vip.Port{{Port: 80}}, Backends: []vip.Backend{{Weight: 1}},
 		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, OnePacket: true, Forward: vip.ForwardNAT,
