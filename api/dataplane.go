@@ -15,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/internal/text"
 
 	"github.com/ironvip/ironvip/api/server"
+	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/vip"
@@ -67,7 +68,7 @@ func (s *Server) dataplane() v1.Dataplane {
 		}
 	}
 	out.Backends = s.unhealthy.ends()
-	for _, f := range s.unhealthy.troubledFrontends() {
+	s.unhealthy.eachFrontend(func(f *status.Frontend) {
 		switch {
 		case f.Pending():
 			out.Pending++
@@ -77,7 +78,7 @@ func (s *Server) dataplane() v1.Dataplane {
 		case f.Applied.Warning != nil:
 			list(&f.Frontend, *f.Applied.Warning)
 		}
-	}
+	})
 	slices.SortFunc(out.Problems, func(a, b v1.Problem) int { return strings.Compare(a.Place, b.Place) })
 	counts := fmt.Sprintf("%s, %s", text.Plural(s.unhealthy.served(), "service"), text.Plural(out.Backends, "backend"))
 	switch {

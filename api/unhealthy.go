@@ -207,17 +207,16 @@ func (s *unhealthyIndex) chosenServices() []vip.ServiceKey {
 	return slices.Collect(maps.Keys(s.matched))
 }
 
-// troubledFrontends returns the frontends that are pending, or have a problem or a warning. It costs O(those).
-func (s *unhealthyIndex) troubledFrontends() (out []status.Frontend) {
+// eachFrontend calls f with the frontends that are pending, or have a problem or a warning. It costs O(those).
+func (s *unhealthyIndex) eachFrontend(f func(*status.Frontend)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.update()
 	for key := range s.frontends {
-		if f, ok := s.tables.Frontend(key); ok {
-			out = append(out, f)
+		if row, ok := s.tables.Frontend(key); ok {
+			f(&row)
 		}
 	}
-	return out
 }
 
 // update applies the changes since the last update. The caller holds mu.
