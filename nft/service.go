@@ -9,6 +9,7 @@ import (
 
 	"go4.org/netipx"
 
+	"github.com/ironvip/ironvip/plane/kernel/slots"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -99,13 +100,13 @@ func desired(f *vip.Frontend, old *service, n *numbers) *service {
 	case !f.Usable():
 		all = true
 	case s.class.choice.hashes():
-		s.slots, all = byHash(f), true
+		s.slots, all = slots.ByHash(f), true
 	case f.Scheduler == vip.WeightedFailover:
-		s.slots, all = preferred(f), true
+		s.slots, all = slots.Preferred(f), true
 	default:
-		var few [32]share
-		shares, exact := sharesOf(few[:0], f)
-		s.slots, all = byShare(oldSlots, shares), !exact
+		var few [32]slots.Share
+		shares, exact := slots.SharesOf(few[:0], f)
+		s.slots, all = slots.ByShare(oldSlots, shares), !exact
 		s.class.rounded = all
 	}
 	s.class.slots = uint16(len(s.slots))

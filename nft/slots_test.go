@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/plane/kernel/slots"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
@@ -48,9 +49,9 @@ func TestServiceStandsForItsFrontend(t *testing.T) {
 				counts[a]++
 			}
 			if s.class.choice == chooseAny && f.Scheduler != vip.WeightedFailover {
-				shares, _ := sharesOf(nil, f)
+				shares, _ := slots.SharesOf(nil, f)
 				for _, x := range shares {
-					must.Equal(t, counts[x.addr], x.n, "%s has %d slots, its share is %d", x.addr, counts[x.addr], x.n)
+					must.Equal(t, counts[x.Addr], x.N, "%s has %d slots, its share is %d", x.Addr, counts[x.Addr], x.N)
 				}
 			}
 			old = s
@@ -64,11 +65,11 @@ func TestRemovalMovesOneSlot(t *testing.T) {
 	for i := range 10 {
 		f.Backends = append(f.Backends, vip.Endpoint{Addr: backendAt(i), Weight: 1})
 	}
-	shares, _ := sharesOf(nil, f)
-	before := byShare(nil, shares)
+	shares, _ := slots.SharesOf(nil, f)
+	before := slots.ByShare(nil, shares)
 	f.Backends = slices.Delete(f.Backends, 3, 4)
-	shares, _ = sharesOf(nil, f)
-	after := byShare(before, shares)
+	shares, _ = slots.SharesOf(nil, f)
+	after := slots.ByShare(before, shares)
 	changed := 0
 	for i := range after {
 		if after[i] != before[i] {
@@ -86,23 +87,23 @@ func TestHashSlots(t *testing.T) {
 	for i := range 10 {
 		f.Backends = append(f.Backends, vip.Endpoint{Addr: backendAt(i), Weight: uint16(1 + i%2)})
 	}
-	before := byHash(f)
+	before := slots.ByHash(f)
 	counts := map[netip.AddrPort]int{}
 	for _, a := range before {
 		counts[a]++
 	}
 	for i := range 10 {
-		if want := hashSlots * (1 + i%2) / 15; counts[backendAt(i)] < want-2 || counts[backendAt(i)] > want+2 {
+		if want := slots.Hashed * (1 + i%2) / 15; counts[backendAt(i)] < want-2 || counts[backendAt(i)] > want+2 {
 			t.Errorf("backend %d has %d slots, want about %d", i, counts[backendAt(i)], want)
 		}
 	}
 	gone := f.Backends[4].Addr
 	f.Backends = slices.Delete(f.Backends, 4, 5)
 	moved := 0
-	for i, a := range byHash(f) {
+	for i, a := range slots.ByHash(f) {
 		if a != before[i] && before[i] != gone {
 			moved++
 		}
 	}
-	expect.AtMost(t, moved, hashSlots/5, "moved of %d slots", hashSlots)
+	expect.AtMost(t, moved, slots.Hashed/5, "moved of %d slots", slots.Hashed)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/ironvip/ironvip/plane/kernel/drift"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/plane/kernel/slots"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/plane/reconcile"
@@ -197,7 +198,7 @@ func (t *Target) Same(a, b *vip.Frontend) bool {
 // divisorOf returns what all weights of f have in common.
 func divisorOf(f *vip.Frontend) (d int) {
 	for _, b := range f.Backends {
-		d = gcd(int(b.Weight), d)
+		d = slots.GCD(int(b.Weight), d)
 	}
 	return max(d, 1)
 }

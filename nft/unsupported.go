@@ -3,6 +3,7 @@ package nft
 import (
 	"slices"
 
+	"github.com/ironvip/ironvip/plane/kernel/slots"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -61,7 +62,7 @@ func Unsupported(f *vip.Frontend) error {
 // maxBackends is as many as there are slots.
 func maxBackends(f *vip.Frontend) int {
 	if choiceOf(f).hashes() {
-		return hashSlots
+		return slots.Hashed
 	}
 	return maxSlots
 }

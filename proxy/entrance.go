@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/internal/sklookup"
+	"github.com/ironvip/ironvip/internal/bpf"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -60,7 +60,7 @@ func (t *Target) enter() {
 		t.entrance, t.about = s, Entrance{SkLookup: true}
 		return
 	}
-	t.about = Entrance{Reason: "sk_lookup can't work here: " + err.Error(), Hint: sklookup.Hint(err)}
+	t.about = Entrance{Reason: "sk_lookup can't work here: " + err.Error(), Hint: bpf.Hint(err)}
 	if len(inherited) > 0 {
 		t.unreachable = fmt.Errorf("continue with the sk_lookup program of the earlier process: %w", err)
 	}

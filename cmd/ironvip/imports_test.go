@@ -28,7 +28,7 @@ var layers = [][]string{
 	{"api"},
 	{"api/snapshot", "api/status", "cmd/ironvip/cli/migrate", "web"},
 	{"configs"},
-	{"sources/static", "sources/rest", "sources/consul", "sources/kubernetes", "sources/cache", "ipvs", "nft", "proxy", "health", "announce", "dns", "health/healthport"},
+	{"sources/static", "sources/rest", "sources/consul", "sources/kubernetes", "sources/cache", "ipvs", "nft", "proxy", "connect", "health", "announce", "dns", "health/healthport"},
 	{"sources/publish", "sources/draft", "dns/resolved"},
 	{"sources"},
 	{"pipeline"},
@@ -46,6 +46,7 @@ var layers = [][]string{
 	{"internal/connlimit"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/sockdiag", "internal/firewall", "internal/keep", "internal/mirror", "internal/metric"},
 	{"internal/access", "internal/table", "internal/event", "internal/delayqueue", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/parallel", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sklookup", "internal/sockopt", "internal/httpstop", "internal/logwriter", "internal/memlimit", "internal/answer"},
+	{"internal/bpf"},
 	{"api/v1"},
 	{"vip", "internal/wake"},
 }
@@ -84,7 +85,8 @@ var only = map[string][]string{
 	"plane/kernel":            {"vip", "plane/reconcile", "internal/hostnet", "internal/netlink", "internal/nftwire"},
 	"ipvs":                    {"vip", "plane", "internal/netlink", "internal/nftwire", "internal/firewall", "internal/metric"},
 	"nft":                     {"vip", "plane", "internal/netlink", "internal/nftwire", "internal/firewall", "internal/metric"},
-	"proxy":                   {"vip", "plane", "internal/firewall", "internal/hostnet", "internal/netlink", "internal/backoff", "internal/sockets", "internal/sklookup", "internal/sockdiag", "internal/sockopt", "internal/openfiles", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/mirror", "internal/logwriter", "internal/memlimit", "internal/parallel", "internal/wake"},
+	"connect":                 {"vip", "plane", "internal/bpf", "internal/sockdiag", "internal/sockets"},
+	"proxy":                   {"vip", "plane", "internal/bpf", "internal/firewall", "internal/hostnet", "internal/netlink", "internal/backoff", "internal/sockets", "internal/sklookup", "internal/sockdiag", "internal/sockopt", "internal/openfiles", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/mirror", "internal/logwriter", "internal/memlimit", "internal/parallel", "internal/wake"},
 	"sources/consul":          {"vip", "sources", "internal/backoff", "internal/consulclient", "internal/text", "internal/tomlfile", "internal/parallel"},
 }
 

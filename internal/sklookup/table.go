@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/bpf"
 )
 
 // MaxFrontends bounds the addresses and ports of a Table. The kernel needs 2 MiB for the map's
@@ -81,7 +83,7 @@ func Open(files []*os.File) (*Table, error) {
 	}
 	if err := t.complete(); err != nil {
 		t.Close()
-		return nil, refusal(err)
+		return nil, bpf.Refusal(err, "sk_lookup, which Linux 5.9 and later have (CONFIG_BPF_SYSCALL, CONFIG_INET)", "bpftool net show")
 	}
 	return t, nil
 }
@@ -154,24 +156,16 @@ func (t *Table) adopt(files []*os.File) error {
 	return t.Attached()
 }
 
-// recognize takes a copy of f into the table, if it is a part of it. The kernel's description of an
-// object doesn't say whether it is a map or a link, so the name of the descriptor decides.
+// recognize takes a copy of f into the table, if it is a part of it.
 func (t *Table) recognize(f *os.File) {
-	switch target, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); target {
-	case "anon_inode:bpf_link":
-		l, err := duplicated(f, link.NewFromFD)
-		if err != nil {
-			return
-		}
-		if n, ok := l.(*link.NetNsLink); ok && t.link == nil {
-			t.link = n
-			return
-		}
+	l, m := bpf.Open(f)
+	switch n, ok := l.(*link.NetNsLink); {
+	case m != nil:
+		t.recognizeMap(m)
+	case ok && t.link == nil:
+		t.link = n
+	case l != nil:
 		l.Close()
-	case "anon_inode:bpf-map":
-		if m, err := duplicated(f, ebpf.NewMapFromFD); err == nil {
-			t.recognizeMap(m)
-		}
 	}
 }
 
@@ -187,25 +181,15 @@ func (t *Table) recognizeMap(m *ebpf.Map) {
 	}
 }
 
-// duplicated calls a function that takes a descriptor with a copy of f's.
-func duplicated[T any](f *os.File, take func(int) (T, error)) (T, error) {
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		var none T
-		return none, err
-	}
-	return take(fd)
-}
-
 // Files returns copies of the descriptors that keep program, link and maps alive, for Open.
 func (t *Table) Files() (files []*os.File, err error) {
 	for name, fd := range map[string]int{frontendsName: t.frontends.FD(), socketsName: t.sockets.FD(), programName: t.link.FD()} {
-		copied, failed := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		f, failed := bpf.File(fd, name)
 		if failed != nil {
-			err = os.NewSyscallError("fcntl", failed)
+			err = failed
 			continue
 		}
-		files = append(files, os.NewFile(uintptr(copied), name))
+		files = append(files, f)
 	}
 	if err != nil {
 		for _, f := range files {

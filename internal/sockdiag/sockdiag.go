@@ -111,14 +111,11 @@ func UserOf(from, to netip.AddrPort) (uid uint32, known bool) {
 			return netlink.ErrMalformed
 		}
 		uid = binary.NativeEndian.Uint32(data[userAt:])
-		known = data[1] == stateEstablished && binary.NativeEndian.Uint32(data[inodeAt:]) != 0
+		known = data[1] == StateEstablished && binary.NativeEndian.Uint32(data[inodeAt:]) != 0
 		return nil
 	})
 	return uid, known && err == nil
 }
-
-// A state of sockets, of net/tcp_states.h.
-const stateEstablished = 1
 
 // answerHead is the size of struct inet_diag_msg of linux/inet_diag.h before its inet_diag_sockid.
 const answerHead = 4

@@ -49,13 +49,16 @@ var (
 // identifier recognizes sockets of this process's network namespace.
 type identifier struct{ namespace uint64 } // 0: unknown, so that no socket is refused for it
 
-func newIdentifier() identifier {
+func newIdentifier() identifier { return identifier{Namespace()} }
+
+// Namespace returns the kernel's number of this thread's network namespace; 0 before Linux 5.14.
+func Namespace() uint64 {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return identifier{}
+		return 0
 	}
 	defer unix.Close(fd)
-	return identifier{namespaceOf(fd)}
+	return namespaceOf(fd)
 }
 
 // namespaceOf returns the kernel's number of a socket's network namespace; 0 before Linux 5.14.

@@ -1,4 +1,5 @@
-package sklookup
+// Package bpf explains why the kernel doesn't accept a BPF program.
+package bpf
 
 import (
 	"bytes"
@@ -21,7 +22,7 @@ type RefusedError struct {
 func (e *RefusedError) Error() string { return e.Reason }
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// Hint returns what to do about an error of Open; "" if nothing is known.
+// Hint returns what to do about an error; "" if nothing is known.
 func Hint(err error) string {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		return refused.Hint
@@ -29,14 +30,15 @@ func Hint(err error) string {
 	return ""
 }
 
-// needs are the capabilities that the kernel asks for, with their numbers.
-var needs = []struct {
+// capabilities are those that the kernel asks for, with their numbers.
+var capabilities = []struct {
 	name string
 	bit  uint
 }{{"CAP_BPF", unix.CAP_BPF}, {"CAP_NET_ADMIN", unix.CAP_NET_ADMIN}}
 
-// refusal explains an error of Open.
-func refusal(err error) error {
+// Refusal explains an error of loading or attaching a program. Needs is what an older kernel lacks, such as "sk_lookup, which
+// Linux 5.9 and later have", and list the command that lists what is attached there.
+func Refusal(err error, needs, list string) error {
 	out := &RefusedError{Reason: "the kernel refuses the program: " + err.Error(), Err: err}
 	if _, rejected := errors.AsType[*ebpf.VerifierError](err); rejected {
 		out.Reason = "the kernel's verifier rejects the program: " + err.Error()
@@ -44,7 +46,7 @@ func refusal(err error) error {
 	}
 	lacks := lacking()
 	switch {
-	case errors.Is(err, unix.EPERM) && len(lacks) > 0:
+	case len(lacks) > 0: // the library may say instead that the kernel lacks something
 		out.Reason = "this process lacks " + strings.Join(lacks, " and ")
 		out.Hint = "add AmbientCapabilities=, CapabilityBoundingSet= of CAP_BPF CAP_NET_ADMIN and SystemCallFilter=bpf to the systemd unit, or run as root"
 	case errors.Is(err, unix.EPERM) && isLockedDown():
@@ -57,10 +59,10 @@ func refusal(err error) error {
 	case errors.Is(err, unix.ENOMEM):
 		out.Reason = "the kernel has no memory for the maps (ENOMEM)"
 	case errors.Is(err, unix.E2BIG):
-		out.Reason = "too many sk_lookup programs are attached to this network namespace"
-		out.Hint = "see them with: bpftool net show"
+		out.Reason = "too many programs are attached at the same place"
+		out.Hint = "see them with: " + list
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):
-		out.Reason = fmt.Sprintf("this kernel has no sk_lookup, which Linux 5.9 and later have (CONFIG_BPF_SYSCALL, CONFIG_INET): %v", err)
+		out.Reason = fmt.Sprintf("this kernel has no %s: %v", needs, err)
 	}
 	return out
 }
@@ -85,7 +87,7 @@ func lacking() (names []string) {
 	if has&(1<<unix.CAP_SYS_ADMIN) != 0 { // includes both
 		return nil
 	}
-	for _, n := range needs {
+	for _, n := range capabilities {
 		if has&(1<<n.bit) == 0 {
 			names = append(names, n.name)
 		}

@@ -1,0 +1,227 @@
+package connect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"iter"
+	"log/slog"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/ironvip/ironvip/plane/kernel/slots"
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Options are the settings of a Plane.
+type Options struct {
+	Cgroup string     // whose programs are served, see Cgroup
+	Files  []*os.File // of an earlier process, see Plane.Files; Open closes them
+	Host   string     // the name of this host, which is one client for the schedulers sh and mh
+	Log    *slog.Logger
+}
+
+// Plane balances at connect(). All frontends are in its maps, those that it leaves to the dataplane without slots: an
+// address and port may have two frontends, and the one for clients of this host decides.
+type Plane struct {
+	reconcile.Quiet[vip.FrontendKey, vip.Frontend]
+	o       Options
+	objects *objects
+
+	services, slots, backends, counters, affinities, sessions *ebpf.Map
+
+	table   uint32 // the last number of a table; the reconciler alone uses it
+	unclean atomic.Bool
+	open    openConnections
+}
+
+// Open attaches the programs.
+func Open(o Options) (*Plane, error) {
+	all, err := attach(o.Cgroup, o.Files)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plane{o: o, objects: all, services: all.maps["services"], slots: all.maps["slots"], backends: all.maps["backends"],
+		counters: all.maps["counters"], affinities: all.maps["affinities"], sessions: all.maps["sessions"]}
+	if err := p.collect(); err != nil {
+		p.Close()
+		return nil, fmt.Errorf("read the maps of the earlier process: %w", err)
+	}
+	return p, nil
+}
+
+// Files returns copies of the descriptors that keep programs and maps alive, for the next process.
+func (p *Plane) Files() ([]*os.File, error) { return p.objects.files() }
+
+// Close closes the descriptors.
+func (p *Plane) Close() { p.objects.close() }
+
+// collect removes what an earlier process has left of tables without a service, and finds the last number of a table. It
+// costs O(all).
+func (p *Plane) collect() error {
+	used := map[uint32]bool{}
+	if err := read(p.services, func(_ frontend, s service) { used[s.Table], p.table = true, max(p.table, s.Table) }); err != nil {
+		return err
+	}
+	var unused []slot
+	if err := read(p.slots, func(s slot, _ place) {
+		if !used[s.Table] {
+			unused = append(unused, s)
+		}
+	}); err != nil {
+		return err
+	}
+	var gone []backend
+	err := read(p.backends, func(b backend, _ uint32) {
+		if !used[b.table()] {
+			gone = append(gone, b)
+		}
+	})
+	for _, s := range unused {
+		err = errors.Join(err, remove(p.slots, s))
+	}
+	for _, b := range gone {
+		err = errors.Join(err, remove(p.backends, b))
+	}
+	return err
+}
+
+// Apply implements reconcile.Target. A change of a frontend costs O(its backends), and adds a table; programs use the earlier
+// one until the new one is complete.
+func (p *Plane) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
+	for i := range batch {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		u := &batch[i]
+		if u.Err = p.apply(u); u.Err != nil {
+			u.Err = fmt.Errorf("balance %s at connect(): %w", u.Key, u.Err)
+		}
+	}
+	return nil
+}
+
+func (p *Plane) apply(u *reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
+	at := frontendOf(u.Key)
+	before, had, err := lookup[frontend, service](p.services, at)
+	if err != nil {
+		return err
+	}
+	if u.New == nil {
+		err = remove(p.services, at)
+	} else {
+		err = p.put(at, u.New)
+	}
+	if err != nil { // the dataplane serves alone meanwhile
+		_ = p.services.Delete(&at)
+	}
+	if had {
+		err = errors.Join(err, p.drop(before, u.Old))
+	}
+	if u.New == nil {
+		err = errors.Join(err, remove(p.affinities, at), remove(p.counters, counter{Frontend: at}))
+	}
+	return errors.Join(err, p.leave(at, u.Old, u.New))
+}
+
+// leave forgets the counters of the backends that a frontend has no more, whose connections Clean ends.
+func (p *Plane) leave(at frontend, old, now *vip.Frontend) (err error) {
+	if old == nil {
+		return nil
+	}
+	for _, b := range old.Backends {
+		stays, usable := false, false
+		if now != nil {
+			i, found := slices.BinarySearchFunc(now.Backends, b, vip.CompareEndpoints)
+			stays, usable = found, found && now.Backends[i].Weight > 0
+		}
+		if !stays {
+			err = errors.Join(err, remove(p.counters, counter{at, placeOf(b.Addr)}))
+		}
+		if !stays || !usable && old.Key.Protocol == vip.UDP {
+			p.unclean.Store(true)
+		}
+	}
+	return err
+}
+
+// put writes a new table and makes the programs use it.
+func (p *Plane) put(at frontend, f *vip.Frontend) error {
+	p.table++
+	n := normal(f)
+	chosen := p.choose(&n)
+	s := service{Table: p.table, Slots: uint32(len(chosen)), Affinity: uint64(n.Affinity), Settings: uint64(n.Scheduler)}
+	for _, b := range n.Backends {
+		if err := p.backends.Put(new(backendOf(s.Table, b.Addr)), new(uint32(b.Weight))); err != nil {
+			return err
+		}
+	}
+	for i, b := range chosen {
+		if err := p.slots.Put(new(slot{s.Table, uint32(i)}), new(b)); err != nil {
+			return err
+		}
+	}
+	return p.services.Put(&at, &s)
+}
+
+// choose returns the slots of a frontend in normal form; none if it is left to the dataplane. Without an address of their own,
+// all programs of this host are one client for sh and mh, so one slot is enough.
+func (p *Plane) choose(f *vip.Frontend) (out []place) {
+	if f.Scheduler == 0 || !f.Usable() {
+		return nil
+	}
+	if f.Scheduler == vip.SourceHash || f.Scheduler == vip.MaglevHash {
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(p.o.Host))
+		all := slots.ByHash(f)
+		return []place{placeOf(all[h.Sum32()%uint32(len(all))])}
+	}
+	shares, _ := slots.SharesOf(nil, f)
+	for _, a := range slots.ByShare(nil, shares) {
+		out = append(out, placeOf(a))
+	}
+	return out
+}
+
+// drop removes a table that no program uses any more. Old is what it was made of.
+func (p *Plane) drop(s service, old *vip.Frontend) (err error) {
+	for i := range s.Slots {
+		err = errors.Join(err, remove(p.slots, slot{s.Table, i}))
+	}
+	if old != nil {
+		for _, b := range old.Backends {
+			err = errors.Join(err, remove(p.backends, backendOf(s.Table, b.Addr)))
+		}
+	}
+	return err
+}
+
+// Actual implements reconcile.Target. It attaches programs that somebody has detached.
+func (p *Plane) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Frontend], error] {
+	return reconcile.ReadAll(ctx, func(context.Context) (out []reconcile.Observed[vip.Frontend], err error) {
+		if err := p.objects.repair(); err != nil {
+			return nil, err
+		}
+		of := map[uint32][]vip.Endpoint{}
+		if err := read(p.backends, func(b backend, weight uint32) {
+			of[b.table()] = append(of[b.table()], vip.Endpoint{Addr: b.at(), Weight: uint16(weight)})
+		}); err != nil {
+			return nil, err
+		}
+		err = read(p.services, func(at frontend, s service) {
+			f := vip.Frontend{Key: at.key(), Scheduler: vip.Scheduler(s.Settings), Affinity: time.Duration(s.Affinity), Backends: of[s.Table]}
+			slices.SortFunc(f.Backends, vip.CompareEndpoints)
+			out = append(out, reconcile.Observed[vip.Frontend]{Value: f})
+		})
+		return out, err
+	})
+}
+
+// Same implements reconcile.Target.
+func (p *Plane) Same(a, b *vip.Frontend) bool { return same(a, b) }
