@@ -143,6 +143,8 @@ type agent struct {
 	allocator  *ipam.Allocator
 	proxy      *process.Server // the proxy of this process; nil before it is needed
 	planes     *planes
+	connect    accelerator
+	demo       bool
 	device     *deviceuse.Use
 	wish       atomic.Pointer[string] // the dataplane to switch to; nil: none
 	wished     chan string            // the same; has room for one
@@ -210,6 +212,9 @@ func (a *agent) close() error {
 	if a.proxy != nil {
 		errs = append(errs, a.proxy.Close())
 	}
+	if a.connect.Plane != nil {
+		a.connect.Close()
+	}
 	return errors.Join(append(errs, a.closeStores())...)
 }
 
@@ -230,7 +235,7 @@ func (a *agent) closeStores() error {
 func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, set *sockets.Set) (_ *agent, err error) {
 	clock := table.NewClock(time.Now())
 	a := &agent{
-		path: o.Config, version: o.Version, started: time.Now(), began: make(chan struct{}), settled: make(chan struct{}), wished: make(chan string, 1),
+		path: o.Config, version: o.Version, demo: o.Demo, started: time.Now(), began: make(chan struct{}), settled: make(chan struct{}), wished: make(chan string, 1),
 		level:     &slog.LevelVar{},
 		sockets:   set,
 		events:    event.NewLog(eventsKept, time.Now),
@@ -301,6 +306,9 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, set *socke
 		return nil, err
 	}
 	a.planes = newPlanes(first)
+	if err = a.accelerate(); err != nil {
+		return nil, err
+	}
 	a.metrics = append(a.metrics, a.planes.collect)
 	a.device = deviceuse.New(cfg.Dataplane.Device, a.events, a.log)
 	a.newPipeline(cfg)

@@ -45,7 +45,7 @@ func (a *agent) apiDeps() api.Deps {
 		Pools:  a.allocator.Pools, Reservations: a.allocator,
 		Resync:    a.resync,
 		Stats:     a.pipeline.Loop.Stats,
-		Dataplane: a.dataplane, Switch: a.switchPlane,
+		Dataplane: a.dataplane, Switch: a.switchPlane, Left: a.connect.left(),
 		Diff:    a.pipeline.Loop.Diff,
 		Repair:  a.pipeline.Loop.Repair,
 		Preview: a.allocator.Preview,

@@ -335,6 +335,9 @@ func (x *leaving) String() string {
 func (a *agent) dataplane() api.Dataplane {
 	about := a.plane().now()
 	about.Switching = a.switching()
+	if how := a.connect.String(); how != "" {
+		about.Reason += "; " + how
+	}
 	for _, x := range a.planes.shown() {
 		s := x.state.Load()
 		row := v1.LeavingDataplane{Mode: x.mode, Connections: total(s.open)}

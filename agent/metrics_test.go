@@ -36,7 +36,7 @@ func TestMetricsReference(t *testing.T) {
 			groups = append(groups, k.Metrics)
 		}
 	}
-	for _, g := range append(groups, pathMetrics, announcing.Metrics, lostnodes.Metrics, naming.Metrics) {
+	for _, g := range append(groups, pathMetrics, connectMetrics, announcing.Metrics, lostnodes.Metrics, naming.Metrics) {
 		fmt.Fprintf(&b, "\n## %s\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n", g.Title)
 		for _, f := range g.Families() {
 			if seen[f.Name] {

@@ -161,6 +161,9 @@ func (a *agent) parts() []part {
 	if a.probes != nil {
 		parts = append(parts, part{"the health checks", a.probes.Run})
 	}
+	if a.connect.Plane != nil {
+		parts = append(parts, part{"balancing at connect()", a.connect.loop.Run})
+	}
 	for _, c := range a.caches {
 		parts = append(parts, part{"saving services", c.Keep})
 	}

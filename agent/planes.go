@@ -3,12 +3,14 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 
+	"github.com/ironvip/ironvip/connect"
 	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/plane/reconcile"
@@ -19,7 +21,8 @@ import (
 // clients wherever they are.
 type planes struct {
 	serving atomic.Pointer[dataplane]
-	looked  chan struct{} // closed when it is known which dataplanes have left something here
+	connect *connect.Plane // has connections beside the one that serves; nil: there is none
+	looked  chan struct{}  // closed when it is known which dataplanes have left something here
 
 	mu      sync.RWMutex // held for writing to close one of leaving
 	leaving map[string]*leaving
@@ -123,7 +126,15 @@ func (p *planes) Counted() reconcile.Counted { return p.plane().Counted() }
 
 // ListConnections implements reconcile.ConnectionLister, with the dataplane that serves.
 func (p *planes) ListConnections(ctx context.Context, want func(vip.FrontendKey) bool, yield func(reconcile.Connection) bool) error {
-	return p.plane().ListConnections(ctx, want, yield)
+	more := true
+	err := p.plane().ListConnections(ctx, want, func(c reconcile.Connection) bool {
+		more = yield(c)
+		return more
+	})
+	if err != nil || !more || p.connect == nil {
+		return err
+	}
+	return p.connect.ListConnections(ctx, want, yield)
 }
 
 // others returns the connections of a frontend that the dataplane doesn't have. Clients of UDP move to it.
@@ -148,29 +159,54 @@ func (p *planes) Connections(ctx context.Context, key vip.FrontendKey) (map[neti
 	if err != nil {
 		return nil, err
 	}
-	own, err := p.plane().Connections(ctx, key)
-	for a, n := range own {
-		out[a] += n
+	all := []reconcile.Connections{p.plane()}
+	if p.connect != nil {
+		all = append(all, p.connect)
 	}
-	return out, err
+	for _, c := range all {
+		open, err := c.Connections(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		for a, n := range open {
+			out[a] += n
+		}
+	}
+	return out, nil
 }
 
-// Totals implements reconcile.Statistics. A dataplane that leaves costs one read of all its connections more.
+// Totals implements reconcile.Statistics. A dataplane that leaves costs one read of all its connections more, and balancing at
+// connect() one of its counters and of the host's sockets. A frontend for internal clients that the dataplane counts with the one for everyone is counted
+// so here, too.
 func (p *planes) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
 	out, err := p.plane().Totals(ctx, want)
 	if err != nil {
 		return nil, err
 	}
-	add := func(key vip.FrontendKey, n int) {
-		if t, counted := out[key]; counted {
-			t.Active += uint64(n)
+	add := func(key vip.FrontendKey, n reconcile.Traffic) {
+		t, counted := out[key]
+		if !counted {
+			key.Audience = vip.Everyone
+			t, counted = out[key]
+		}
+		if counted {
+			t.Add(n)
 			out[key] = t
+		}
+	}
+	if p.connect != nil {
+		beside, err := p.connect.Totals(ctx, want)
+		if err != nil {
+			return nil, err
+		}
+		for key, t := range beside {
+			add(key, t)
 		}
 	}
 	err = p.eachLeaving(ctx, func(l plane.Leaver) error {
 		open, err := l.Open(ctx)
 		for key, n := range open {
-			add(key, n)
+			add(key, reconcile.Traffic{Active: uint64(n)})
 		}
 		return err
 	})
@@ -182,6 +218,18 @@ func (p *planes) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (m
 func (p *planes) Breakdown(ctx context.Context, key vip.FrontendKey) (out reconcile.Breakdown, found bool, err error) {
 	if out, found, err = p.plane().Breakdown(ctx, key); err != nil || !found {
 		return out, found, err
+	}
+	if p.connect != nil {
+		beside, err := p.connect.Breakdown(ctx, key, maps.Keys(out.Endpoints))
+		if err != nil {
+			return out, false, err
+		}
+		out.Traffic.Add(beside.Traffic)
+		for a, n := range beside.Endpoints {
+			t := out.Endpoints[a]
+			t.Add(n)
+			out.Endpoints[a] = t
+		}
 	}
 	others, err := p.others(ctx, key)
 	for a, n := range others {

@@ -35,8 +35,15 @@ func (s systemd) stopping() { s.send(daemon.SdNotifyStopping) }
 // present reports whether there is a service manager.
 func (s systemd) present() bool { return os.Getenv("NOTIFY_SOCKET") != "" }
 
-// storedName is the name of every stored descriptor. Its address identifies it.
-const storedName = "vip"
+// storedName is the name of every stored socket. Its address identifies it. BPF objects, which can't be shut down, have a name
+// of their own by which they are removed.
+const (
+	storedName = "vip"
+	storedBPF  = "connect"
+)
+
+// forgetBPF removes the BPF objects from the service manager's store.
+func (s systemd) forgetBPF() { s.send("FDSTOREREMOVE=1\nFDNAME=" + storedBPF) }
 
 // keep adds a socket to the service manager's store (FileDescriptorStoreMax=). It passes it to the next process of the
 // service. It polls it, and drops it once it was shut down.
@@ -54,11 +61,15 @@ func (s systemd) keep(l sockets.Socket) error {
 	if err != nil {
 		return err
 	}
+	name := storedName
+	if _, is := l.(*os.File); is {
+		name = storedBPF
+	}
 	var failed error
 	err = of.Control(func(stored uintptr) {
 		// Not WriteMsgUnix, which refuses connected datagram sockets.
 		if err := raw.Write(func(fd uintptr) bool {
-			failed = unix.Sendmsg(int(fd), []byte("FDSTORE=1\nFDNAME="+storedName), unix.UnixRights(int(stored)), nil, unix.MSG_NOSIGNAL)
+			failed = unix.Sendmsg(int(fd), []byte("FDSTORE=1\nFDNAME="+name), unix.UnixRights(int(stored)), nil, unix.MSG_NOSIGNAL)
 			return !errors.Is(failed, unix.EAGAIN)
 		}); err != nil {
 			failed = err

@@ -98,6 +98,8 @@ type Deps struct {
 	Resync    func(ctx context.Context, source string) error
 	Stats     func() reconcile.Stats
 	Dataplane func() Dataplane
+	// Left returns why programs of this host are not balanced at connect() to a frontend; nil: none are.
+	Left func(*vip.Frontend) string
 	// Switch moves the host to another dataplane, or returns what that does.
 	Switch func(ctx context.Context, mode string, force, dryRun bool) (v1.SwitchPlan, error)
 	// Probes returns the counters of the health probes; nil: this host runs none.

@@ -18,7 +18,7 @@ import (
 // statusTables returns the tables that statuses are computed from.
 func statusTables(d *Deps) *status.Tables {
 	t := &status.Tables{Services: d.Services, Allocations: d.Allocations, Compiled: d.Compiled, Frontends: d.Frontends, Applied: d.Applied,
-		Overrides: d.Overrides, Health: d.Health, Passive: d.Passive, Refused: d.Refused, Naming: d.Naming.Stage}
+		Overrides: d.Overrides, Health: d.Health, Passive: d.Passive, Refused: d.Refused, Naming: d.Naming.Stage, Left: d.Left}
 	t.Revisions = status.NewRevisions(d.Clock, t)
 	return t
 }

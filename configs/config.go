@@ -59,6 +59,7 @@ type Dataplane struct {
 	ResyncInterval    spec.Duration  `toml:"resync_interval"`     // interval of the checks for drift
 	Device            string         `toml:"device"`              // the interface with the VIPs
 	SkLookup          string         `toml:"sk_lookup"`           // SkLookupAuto or SkLookupNever
+	Connect           string         `toml:"connect"`             // ConnectOff, ConnectAuto or ConnectOn
 	ProxySocket       string         `toml:"proxy_socket"`        // of the process of the userspace dataplane; "": the agent is that process
 	// HardStopAfter is how long the open connections of a dataplane that was replaced may go on.
 	HardStopAfter spec.Duration `toml:"hard_stop_after"`
@@ -88,6 +89,13 @@ const (
 const (
 	SkLookupAuto  = "auto"
 	SkLookupNever = "never"
+)
+
+// The uses of balancing at connect(), beside the dataplane.
+const (
+	ConnectOff  = "off"
+	ConnectAuto = "auto"
+	ConnectOn   = "on"
 )
 
 // The roles of a host in the dataplane. A director balances. A real server is a backend of direct
@@ -154,7 +162,7 @@ func Default() *Config {
 		Node: Node{StateDir: DefaultStateDir},
 		API:  API{Socket: DefaultSocket, SocketMode: DefaultSocketMode, RateLimit: DefaultAPIRate},
 		Dataplane: Dataplane{Mode: ModeAuto, Role: RoleDirector, ResyncInterval: spec.Duration(DefaultResyncInterval),
-			Device: DefaultDevice, SkLookup: SkLookupAuto, HardStopAfter: spec.Duration(DefaultHardStopAfter)},
+			Device: DefaultDevice, SkLookup: SkLookupAuto, Connect: ConnectOff, HardStopAfter: spec.Duration(DefaultHardStopAfter)},
 		IPAM:   IPAM{Store: StoreBolt, ReuseDelay: spec.Duration(DefaultReuseDelay), OrphanGrace: spec.Duration(ipam.DefaultOrphanGrace), NodePorts: PortRange{30000, 32767}},
 		Health: health.NewConfig(), Announce: newAnnounce(), DNS: newDNS(),
 		Consul: Consul{Prefix: DefaultConsulPrefix},

@@ -67,6 +67,10 @@ func (c *Config) checkDataplane(t *tomlfile.Checker) {
 	t.Between("resync_interval", d.ResyncInterval, MinResyncInterval, MaxResyncInterval, `use "1s" to "24h"`)
 	t.Between("hard_stop_after", d.HardStopAfter, 0, MaxHardStopAfter, `use "0s" to "168h"`)
 	t.Choice("sk_lookup", d.SkLookup, SkLookupAuto, SkLookupNever)
+	t.Choice("connect", d.Connect, ConnectOff, ConnectAuto, ConnectOn)
+	if d.Role == RoleRealServer && d.Connect == ConnectOn {
+		t.Bad("connect", `set dataplane.connect to "off"`, "a real server balances nothing")
+	}
 	if d.ProxySocket != "" {
 		t.Socket("proxy_socket", d.ProxySocket)
 	}

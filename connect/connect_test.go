@@ -449,7 +449,7 @@ func TestTheNextProcessContinues(t *testing.T) {
 	l.Plane = l.opened(files...)
 	have := l.actual()
 	must.Len(t, have, 2)
-	expect.True(t, l.Same(new(normal(f)), &have[slices.IndexFunc(have, func(g vip.Frontend) bool { return g.Key == f.Key })]))
+	expect.True(t, l.Same(f, &have[slices.IndexFunc(have, func(g vip.Frontend) bool { return g.Key == f.Key })]))
 	l.set(l.frontend("192.0.2.1:80", vip.TCP, 0))
 	close(stop)
 	got := <-done

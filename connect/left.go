@@ -3,6 +3,7 @@ package connect
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
@@ -39,19 +40,18 @@ func Left(f *vip.Frontend) string {
 	return ""
 }
 
-// normal returns f as this package programs it.
-func normal(f *vip.Frontend) vip.Frontend {
-	n := vip.Frontend{Key: f.Key}
-	if Left(f) == "" {
-		n.Scheduler, n.Affinity = f.Scheduler, f.Affinity
+// settingsOf returns how f is served, without its backends. Both are 0 if it is left to the dataplane.
+func settingsOf(f *vip.Frontend) (vip.Scheduler, time.Duration) {
+	if Left(f) != "" {
+		return 0, 0
 	}
-	for _, b := range f.Backends {
-		n.Backends = append(n.Backends, vip.Endpoint{Addr: b.Addr, Weight: b.Weight})
-	}
-	return n
+	return f.Scheduler, f.Affinity
 }
 
-// same reports whether two normal forms are equal.
+// same reports whether two frontends are the same for this package.
 func same(a, b *vip.Frontend) bool {
-	return a.Key == b.Key && a.Scheduler == b.Scheduler && a.Affinity == b.Affinity && slices.Equal(a.Backends, b.Backends)
+	scheduler, affinity := settingsOf(a)
+	other, otherAffinity := settingsOf(b)
+	return a.Key == b.Key && scheduler == other && affinity == otherAffinity &&
+		slices.EqualFunc(a.Backends, b.Backends, func(x, y vip.Endpoint) bool { return x.Addr == y.Addr && x.Weight == y.Weight })
 }

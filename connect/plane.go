@@ -154,10 +154,10 @@ func (p *Plane) leave(at frontend, old, now *vip.Frontend) (err error) {
 // put writes a new table and makes the programs use it.
 func (p *Plane) put(at frontend, f *vip.Frontend) error {
 	p.table++
-	n := normal(f)
-	chosen := p.choose(&n)
-	s := service{Table: p.table, Slots: uint32(len(chosen)), Affinity: uint64(n.Affinity), Settings: uint64(n.Scheduler)}
-	for _, b := range n.Backends {
+	chosen := p.choose(f)
+	scheduler, affinity := settingsOf(f)
+	s := service{Table: p.table, Slots: uint32(len(chosen)), Affinity: uint64(affinity), Settings: uint64(scheduler)}
+	for _, b := range f.Backends {
 		if err := p.backends.Put(new(backendOf(s.Table, b.Addr)), new(uint32(b.Weight))); err != nil {
 			return err
 		}
@@ -170,10 +170,10 @@ func (p *Plane) put(at frontend, f *vip.Frontend) error {
 	return p.services.Put(&at, &s)
 }
 
-// choose returns the slots of a frontend in normal form; none if it is left to the dataplane. Without an address of their own,
+// choose returns the slots of a frontend; none if it is left to the dataplane. Without an address of their own,
 // all programs of this host are one client for sh and mh, so one slot is enough.
 func (p *Plane) choose(f *vip.Frontend) (out []place) {
-	if f.Scheduler == 0 || !f.Usable() {
+	if !f.Usable() || Left(f) != "" {
 		return nil
 	}
 	if f.Scheduler == vip.SourceHash || f.Scheduler == vip.MaglevHash {

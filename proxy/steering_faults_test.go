@@ -55,7 +55,7 @@ func TestBPFIsRefused(t *testing.T) {
 		"verifier refuses":                     {progLoad, unix.EACCES, "the kernel's verifier rejects the program", "report this"},
 		"kernel without sk_lookup":             {progLoad, unix.EINVAL, "this kernel has no sk_lookup", ""},
 		"the program can't be attached":        {linkCreate, unix.EPERM, "BPF is forbidden (EPERM)", ""},
-		"too many programs":                    {linkCreate, unix.E2BIG, "too many sk_lookup programs", "bpftool net show"},
+		"too many programs":                    {linkCreate, unix.E2BIG, "too many programs", "bpftool net show"},
 		"kernel without links for sk_lookup":   {linkCreate, unix.EINVAL, "this kernel has no sk_lookup", ""},
 		"a security module that denies access": {linkCreate, unix.EACCES, "refuses the program", ""},
 	} {

@@ -25,6 +25,7 @@ func explain(in *Input, s *Report) []string {
 		lines = append(lines, observations(in, s)...)
 		lines = append(lines, emptyFrontends(in)...)
 		lines = append(lines, narrowedFrontends(in)...)
+		lines = append(lines, connecting(in)...)
 	}
 	lines = append(lines, leavingEndpoints(in)...)
 	lines = append(lines, holdings(in)...)
@@ -35,6 +36,21 @@ func explain(in *Input, s *Report) []string {
 			line += ", " + in.Service.Origin
 		}
 		lines = append(lines, line+".")
+	}
+	return lines
+}
+
+// connecting says how programs of this host reach the frontends, if it isn't the dataplane alone.
+func connecting(in *Input) (lines []string) {
+	for i := range in.Frontends {
+		f := &in.Frontends[i].Frontend
+		switch {
+		case in.Left == nil || f.Refuses():
+		case in.Left(f) == "":
+			lines = append(lines, fmt.Sprintf("Programs of this host reach backends of %s directly, at connect(): their bytes are not counted.", f.Key))
+		default:
+			lines = append(lines, fmt.Sprintf("Programs of this host reach %s by the dataplane, not at connect(): %s.", f.Key, in.Left(f)))
+		}
 	}
 	return lines
 }

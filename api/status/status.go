@@ -47,7 +47,8 @@ type Input struct {
 	// Refused are the problems of the newest input of its source: the service is the last good
 	// version. They don't change the state.
 	Refused []vip.Problem
-	Names   []zone.Name // the DNS names that it has and wants, the canonical one first
+	Names   []zone.Name                // the DNS names that it has and wants, the canonical one first
+	Left    func(*vip.Frontend) string // see Tables
 	Now     time.Time
 }
 
@@ -322,7 +323,8 @@ type Tables struct {
 	Health      table.Reader[vip.BackendKey, vip.BackendHealth]
 	Passive     table.Reader[vip.PassiveKey, vip.PassiveHealth]
 	Refused     table.Reader[sources.RefusedKey, sources.Refused]
-	Naming      Naming // nil: services have no names
+	Naming      Naming                     // nil: services have no names
+	Left        func(*vip.Frontend) string // why a frontend isn't balanced at connect(); nil: none is
 	// Revisions has the revision of each status; see NewRevisions. It may be nil.
 	Revisions table.Reader[vip.ServiceKey, vip.ServiceKey]
 }
@@ -340,7 +342,7 @@ type Naming interface {
 // Input reads what the status of one service depends on. It does not find the remaining frontends
 // of a removed service. They are in the frontends table with its name.
 func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
-	in := Input{Key: key, Now: now}
+	in := Input{Key: key, Left: t.Left, Now: now}
 	if t.Revisions != nil {
 		// Before the rest: a revision that is too old costs its readers one check, one that is too new
 		// would lose a change.

@@ -21,8 +21,8 @@ var (
 		"each frontend has a listener"}
 	OwnedTables = Feature{"nftables tables with an owner", 5, 12, "`ipvs` (masquerading) and `nft`: open connections after `nft flush ruleset`",
 		"open connections whose packets arrive before the agent's repair hang or are reset"}
-	NetnsCookie = Feature{"`SO_NETNS_COOKIE`", 5, 14, "`proxy`: sockets that outlive the agent",
-		"a kept socket of another network namespace isn't noticed"}
+	NetnsCookie = Feature{"`SO_NETNS_COOKIE`", 5, 14, "sockets that outlive the agent; `dataplane.connect`",
+		"a kept socket of another network namespace isn't noticed, and nothing is balanced at connect()"}
 	Egress = Feature{"nftables egress hook", 5, 16, "`announce.mode = \"l2\"`",
 		"an announcer that hangs can go on announcing: only the process itself ends its announcements in time"}
 	RunEstimation = Feature{"`net.ipv4.vs.run_estimation`", 5, 16, "`ipvs`, if you set it to 0",

@@ -1,0 +1,126 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/connect"
+	"github.com/ironvip/ironvip/internal/bpf"
+	"github.com/ironvip/ironvip/internal/metric"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/text"
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// accelerator balances programs of this host at connect(), beside the dataplane. It has a loop of its own, so that neither
+// waits for the other.
+type accelerator struct {
+	*connect.Plane // nil: it isn't used
+	loop           *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
+	frontends      table.Reader[vip.FrontendKey, vip.Frontend]
+	why            string // it isn't used although the configuration asks for it; "" if it is off
+}
+
+// accelerate balances at connect() if the configuration asks for it. It goes on with what an earlier agent has left with
+// systemd, or makes systemd forget that.
+func (a *agent) accelerate() error {
+	cfg := a.config.startedWith()
+	inherited := a.sockets.InheritedBPF()
+	if len(inherited) > 0 {
+		a.systemd.forgetBPF()
+	}
+	x := &a.connect
+	x.frontends = a.tables.Frontends
+	cgroup, err := connect.Cgroup()
+	switch {
+	case cfg.Dataplane.Connect == configs.ConnectOff || cfg.Dataplane.Role == configs.RoleRealServer || a.demo:
+		for _, f := range inherited {
+			f.Close()
+		}
+		return nil
+	case err == nil:
+		x.Plane, err = connect.Open(connect.Options{Cgroup: cgroup, Files: inherited, Host: cfg.Node.Name})
+	}
+	if err != nil {
+		x.why = err.Error()
+		if hint := bpf.Hint(err); hint != "" {
+			x.why += " (" + hint + ")"
+		}
+		if cfg.Dataplane.Connect == configs.ConnectOn {
+			return fmt.Errorf("dataplane.connect = %q can't work here: %s\nhint: fix this, or set dataplane.connect to %q", configs.ConnectOn, x.why, configs.ConnectAuto)
+		}
+		a.log.Warn("programs of this host are not balanced at connect()", "reason", x.why)
+		return nil
+	}
+	files, err := x.Files()
+	if err != nil {
+		return err
+	}
+	a.sockets.AddBPF(files)
+	x.loop = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
+		Desired: a.tables.Frontends, Target: x.Plane, Applied: table.New(a.clock, reconcile.KeyOfApplied, nil), Resync: time.Duration(cfg.Dataplane.ResyncInterval),
+		Service: func(f *vip.Frontend) string { return f.Service.String() }, Events: a.events, Log: a.log,
+	})
+	a.metrics = append(a.metrics, x.collect)
+	a.planes.connect = x.Plane
+	return nil
+}
+
+// String describes it for `ironvip dataplane show`; "" if it is off. It costs O(frontends).
+func (x *accelerator) String() string {
+	if x.Plane == nil && x.why == "" {
+		return ""
+	} else if x.Plane == nil {
+		return "not at connect(): " + x.why
+	}
+	s := x.loop.Stats()
+	out := fmt.Sprintf("at connect(): %d of %s for programs of this host", x.served(), text.Plural(s.Wanted, "frontend"))
+	if err := errors.Join(asError(s.TargetError), asError(s.CleanError)); err != nil {
+		out += ", " + err.Error()
+	}
+	return out
+}
+
+func asError(message string) error {
+	if message == "" {
+		return nil
+	}
+	return errors.New(message)
+}
+
+// left returns what says why a frontend isn't balanced; nil if none is.
+func (x *accelerator) left() func(*vip.Frontend) string {
+	if x.Plane == nil {
+		return nil
+	}
+	return connect.Left
+}
+
+// served returns the number of frontends that it doesn't leave to the dataplane.
+func (x *accelerator) served() (n int) {
+	for _, f := range x.frontends.All() {
+		if connect.Left(&f) == "" {
+			n++
+		}
+	}
+	return n
+}
+
+var (
+	connectMetrics        = metric.NewGroup("Balancing at connect()", "connect_")
+	familyConnectServed   = connectMetrics.Gauge("frontends", "Frontends that are balanced at connect() for programs of this host; the others are left to the dataplane.")
+	familyConnectFailing  = connectMetrics.Gauge("frontends_failing", "Frontends that can't be programmed at connect(); the dataplane serves them.")
+	familyConnectWrites   = connectMetrics.Counter("writes_total", "Updates of frontends at connect().")
+	familyConnectRepaired = connectMetrics.Counter("repairs_total", "Repairs of frontends at connect() that another program changed.")
+)
+
+func (x *accelerator) collect(w *metric.Writer) {
+	s := x.loop.Stats()
+	w.Add(familyConnectServed, float64(x.served()))
+	w.Add(familyConnectFailing, float64(s.Failing))
+	w.Add(familyConnectWrites, float64(s.Writes))
+	w.Add(familyConnectRepaired, float64(s.DriftRepairs))
+}
