@@ -105,6 +105,7 @@ type host struct {
 	plane  plane
 	paths  *reconcile.Reconciler[vip.ProbePath, vip.ProbePath] // nil: none
 	health table.Reader[vip.BackendKey, vip.BackendHealth]
+	beside *reconcile.Reconciler[vip.FrontendKey, vip.Frontend] // balances at connect(); nil: nothing does
 }
 
 // plane is a running dataplane.
@@ -141,6 +142,12 @@ func (h *hub) startHost(t testing.TB, plane plane, paths *probepath.Target, node
 	if !node.RealServer {
 		run = append(run, h.newHealth(tables, mark).Run)
 	}
+	if c, is := plane.(connecting); is {
+		m.beside = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
+			Desired: tables.Frontends, Target: c.beside, Applied: table.New(tables.Clock, reconcile.KeyOfApplied, nil), Resync: -1,
+		})
+		run = append(run, m.beside.Run)
+	}
 	m.stages = start(run...)
 	return m
 }
@@ -172,14 +179,23 @@ func (m *host) settled(key vip.ServiceKey, is func(*vip.Frontend) bool) error {
 		if a, _, ok := m.Applied.Get(k); !ok || a.Tried.Rev < rev {
 			return fmt.Errorf("%s is not applied", k)
 		}
+		if m.beside != nil && m.beside.Stats().AppliedRev < rev {
+			return fmt.Errorf("%s is not applied at connect()", k)
+		}
 	}
 	return m.clean()
 }
 
 // clean reports whether all connections have ended that changes have made outdated.
 func (m *host) clean() error {
-	if s := m.Loop.Stats(); s.Unclean {
-		return fmt.Errorf("connections with removed backends are not ended: %s", s.CleanError)
+	all := []reconcile.Stats{m.Loop.Stats()}
+	if m.beside != nil {
+		all = append(all, m.beside.Stats())
+	}
+	for _, s := range all {
+		if s.Unclean || s.TargetError != "" {
+			return fmt.Errorf("connections with removed backends are not ended: %s%s", s.CleanError, s.TargetError)
+		}
 	}
 	return nil
 }

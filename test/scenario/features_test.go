@@ -3,11 +3,13 @@
 package scenario
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 
+	"github.com/ironvip/ironvip/connect"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/pipeline/compile"
@@ -40,6 +42,30 @@ func addVIPs(inner plane, err error) (plane, error) {
 	_, sockets := inner.(*proxy.Target)
 	p, err := vips.New(vips.Options{Plane: inner, Device: device, Sockets: sockets})
 	return withVIPs{p, inner}, err
+}
+
+// connecting is a dataplane with balancing at connect() beside it.
+type connecting struct {
+	plane
+	beside *connect.Plane
+}
+
+// Connections implements reconcile.Connections with those of both.
+func (c connecting) Connections(ctx context.Context, k vip.FrontendKey) (map[netip.AddrPort]int, error) {
+	out, err := c.plane.Connections(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	more, err := c.beside.Connections(ctx, k)
+	for a, n := range more {
+		out[a] += n
+	}
+	return out, err
+}
+
+func (c connecting) Close() error {
+	c.beside.Close()
+	return c.plane.Close()
 }
 
 var (

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/connect"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipvs/probepath"
@@ -67,7 +68,9 @@ type lab struct {
 	lacks []string
 	// skLookup makes clients reach the userspace dataplane by sk_lookup.
 	skLookup bool
-	runs     int
+	// cgroup is where programs are balanced at connect(), beside the dataplane; "": nowhere.
+	cgroup string
+	runs   int
 }
 
 // families returns the families of the lab.
@@ -259,6 +262,9 @@ func (l *lab) startDirector(t testing.TB, h *hub, pods, nodePorts []netip.Prefix
 	p, err := l.dataplane.open(l, pods)
 	if err != nil {
 		return nil, err
+	}
+	if l.cgroup != "" {
+		p = connecting{p, must.Get(connect.Open(connect.Options{Cgroup: l.cgroup, Host: "here"}))(t)}
 	}
 	var paths *probepath.Target
 	if l.dataplane == kernel { // the others refuse what needs paths

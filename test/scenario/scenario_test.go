@@ -212,6 +212,18 @@ func TestNFTInNamespaces(t *testing.T) {
 	})
 }
 
+// TestConnectInNamespaces runs the table with programs of the director balanced at connect().
+// Slow: as TestNFTInNamespaces.
+func TestConnectInNamespaces(t *testing.T) {
+	t.Parallel()
+	inNamespace(t, func(t *testing.T) {
+		l := newNamespaces(t, nftables)
+		l.cgroup = netlab.Cgroup(t)
+		l.lacks = []string{"sctp"}
+		runTable(t, l, every())
+	})
+}
+
 // TestProxyOnLoopback needs no privileges. Each frontend has a listener.
 // Slow: each scenario starts an agent, and those of health checks wait for several probes.
 func TestProxyOnLoopback(t *testing.T) {
