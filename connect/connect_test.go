@@ -563,3 +563,26 @@ func TestObjectIsThatOfTheSource(t *testing.T) {
 		t.Error("bpf/connect.o differs: run go generate ./connect")
 	}
 }
+
+// A frontend for which there is no room is left to the dataplane, and nothing of it stays.
+func TestFullMaps(t *testing.T) {
+	l := newLab(t)
+	l.set(l.frontend("192.0.2.1:80", vip.TCP, 0))
+	n := l.slots.MaxEntries() - 1
+	keys, places := make([]slot, n), make([]place, n)
+	for i := range keys {
+		keys[i] = slot{1 << 30, uint32(i)}
+	}
+	must.Get(l.slots.BatchUpdate(keys, places, nil))(t)
+	f := l.frontend("192.0.2.1:80", vip.TCP, 1)
+	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: f.Key, Old: l.have[f.Key], New: f}}
+	must.Succeed(t, l.Apply(t.Context(), batch))
+	expect.Is(t, batch[0].Err, unix.E2BIG)
+	expect.Contains(t, l.ask("tcp", "192.0.2.1:80"), "unreachable")
+	var b backend
+	var weight uint32
+	expect.False(t, l.backends.Iterate().Next(&b, &weight), "a backend is left")
+	must.Succeed(t, removeAll(l.slots, keys[:10]))
+	l.set(f)
+	expect.Equal(t, l.ask("tcp", "192.0.2.1:80"), second)
+}

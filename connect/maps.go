@@ -119,3 +119,19 @@ func remove[K any](m *ebpf.Map, k K) error {
 	}
 	return nil
 }
+
+// removeAll deletes entries of a map.
+func removeAll[K any](m *ebpf.Map, keys []K) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	_, err := m.BatchDelete(keys, nil)
+	if !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	err = nil
+	for _, k := range keys { // the batch has ended at one that was gone
+		err = errors.Join(err, remove(m, k))
+	}
+	return err
+}

@@ -36,7 +36,7 @@ type Plane struct {
 
 	services, slots, backends, counters, affinities, sessions *ebpf.Map
 
-	table   uint32 // the last number of a table; the reconciler alone uses it
+	last    uint32 // the last number of a table; the reconciler alone uses it
 	unclean atomic.Bool
 	open    openConnections
 }
@@ -66,63 +66,59 @@ func (p *Plane) Close() { p.objects.close() }
 // costs O(all).
 func (p *Plane) collect() error {
 	used := map[uint32]bool{}
-	if err := read(p.services, func(_ frontend, s service) { used[s.Table], p.table = true, max(p.table, s.Table) }); err != nil {
+	if err := read(p.services, func(_ frontend, s service) { used[s.Table], p.last = true, max(p.last, s.Table) }); err != nil {
 		return err
 	}
-	var unused []slot
-	if err := read(p.slots, func(s slot, _ place) {
+	var unused tables
+	err := read(p.slots, func(s slot, _ place) {
 		if !used[s.Table] {
-			unused = append(unused, s)
-		}
-	}); err != nil {
-		return err
-	}
-	var gone []backend
-	err := read(p.backends, func(b backend, _ uint32) {
-		if !used[b.table()] {
-			gone = append(gone, b)
+			unused.slots = append(unused.slots, s)
 		}
 	})
-	for _, s := range unused {
-		err = errors.Join(err, remove(p.slots, s))
-	}
-	for _, b := range gone {
-		err = errors.Join(err, remove(p.backends, b))
-	}
-	return err
+	err = errors.Join(err, read(p.backends, func(b backend, _ uint32) {
+		if !used[b.table()] {
+			unused.backends = append(unused.backends, b)
+		}
+	}))
+	return errors.Join(err, unused.remove(p))
 }
 
 // Apply implements reconcile.Target. A change of a frontend costs O(its backends), and adds a table; programs use the earlier
 // one until the new one is complete.
 func (p *Plane) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
+	made := make([]service, len(batch))
+	var more, outdated tables
 	for i := range batch {
-		if err := ctx.Err(); err != nil {
-			return err
+		if f := batch[i].New; f != nil {
+			made[i] = p.table(f, &more)
 		}
+	}
+	failed := more.write(p)
+	for i := range batch {
 		u := &batch[i]
-		if u.Err = p.apply(u); u.Err != nil {
+		if u.Err = p.exchange(u, made[i], failed, &outdated); u.Err != nil {
 			u.Err = fmt.Errorf("balance %s at connect(): %w", u.Key, u.Err)
 		}
 	}
-	return nil
+	return errors.Join(ctx.Err(), outdated.remove(p))
 }
 
-func (p *Plane) apply(u *reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
+// exchange makes the programs use a new table, if there is one, and returns what they use no more. After an error, the dataplane
+// serves the frontend alone.
+func (p *Plane) exchange(u *reconcile.Update[vip.FrontendKey, vip.Frontend], made service, err error, outdated *tables) error {
 	at := frontendOf(u.Key)
-	before, had, err := lookup[frontend, service](p.services, at)
-	if err != nil {
-		return err
+	before, had, failed := lookup[frontend, service](p.services, at)
+	if err = errors.Join(err, failed); err == nil && u.New != nil {
+		err = p.services.Put(&at, &made)
 	}
-	if u.New == nil {
-		err = remove(p.services, at)
-	} else {
-		err = p.put(at, u.New)
-	}
-	if err != nil { // the dataplane serves alone meanwhile
-		_ = p.services.Delete(&at)
+	if err != nil || u.New == nil {
+		err = errors.Join(err, remove(p.services, at))
 	}
 	if had {
-		err = errors.Join(err, p.drop(before, u.Old))
+		outdated.add(before, u.Old)
+	}
+	if err != nil && u.New != nil {
+		outdated.add(made, u.New)
 	}
 	if u.New == nil {
 		err = errors.Join(err, remove(p.affinities, at), remove(p.counters, counter{Frontend: at}))
@@ -151,23 +147,55 @@ func (p *Plane) leave(at frontend, old, now *vip.Frontend) (err error) {
 	return err
 }
 
-// put writes a new table and makes the programs use it.
-func (p *Plane) put(at frontend, f *vip.Frontend) error {
-	p.table++
+// tables are entries of backends and slots.
+type tables struct {
+	backends []backend
+	weights  []uint32
+	slots    []slot
+	places   []place
+}
+
+// add adds the entries of a table that was made of f; nil: that is unknown.
+func (t *tables) add(s service, f *vip.Frontend) {
+	for i := range s.Slots {
+		t.slots = append(t.slots, slot{s.Table, i})
+	}
+	if f == nil {
+		return
+	}
+	for _, b := range f.Backends {
+		t.backends = append(t.backends, backendOf(s.Table, b.Addr))
+	}
+}
+
+// table adds a new table of a frontend to all.
+func (p *Plane) table(f *vip.Frontend, all *tables) service {
+	p.last++
 	chosen := p.choose(f)
 	scheduler, affinity := settingsOf(f)
-	s := service{Table: p.table, Slots: uint32(len(chosen)), Affinity: uint64(affinity), Settings: uint64(scheduler)}
 	for _, b := range f.Backends {
-		if err := p.backends.Put(new(backendOf(s.Table, b.Addr)), new(uint32(b.Weight))); err != nil {
-			return err
-		}
+		all.backends, all.weights = append(all.backends, backendOf(p.last, b.Addr)), append(all.weights, uint32(b.Weight))
 	}
 	for i, b := range chosen {
-		if err := p.slots.Put(new(slot{s.Table, uint32(i)}), new(b)); err != nil {
-			return err
-		}
+		all.slots, all.places = append(all.slots, slot{p.last, uint32(i)}), append(all.places, b)
 	}
-	return p.services.Put(&at, &s)
+	return service{Table: p.last, Slots: uint32(len(chosen)), Affinity: uint64(affinity), Settings: uint64(scheduler)}
+}
+
+// write adds the entries.
+func (t *tables) write(p *Plane) (err error) {
+	if len(t.backends) > 0 {
+		_, err = p.backends.BatchUpdate(t.backends, t.weights, nil)
+	}
+	if len(t.slots) > 0 && err == nil {
+		_, err = p.slots.BatchUpdate(t.slots, t.places, nil)
+	}
+	return err
+}
+
+// remove deletes the entries.
+func (t *tables) remove(p *Plane) error {
+	return errors.Join(removeAll(p.backends, t.backends), removeAll(p.slots, t.slots))
 }
 
 // choose returns the slots of a frontend; none if it is left to the dataplane. Without an address of their own,
@@ -187,19 +215,6 @@ func (p *Plane) choose(f *vip.Frontend) (out []place) {
 		out = append(out, placeOf(a))
 	}
 	return out
-}
-
-// drop removes a table that no program uses any more. Old is what it was made of.
-func (p *Plane) drop(s service, old *vip.Frontend) (err error) {
-	for i := range s.Slots {
-		err = errors.Join(err, remove(p.slots, slot{s.Table, i}))
-	}
-	if old != nil {
-		for _, b := range old.Backends {
-			err = errors.Join(err, remove(p.backends, backendOf(s.Table, b.Addr)))
-		}
-	}
-	return err
 }
 
 // Actual implements reconcile.Target. It attaches programs that somebody has detached.

@@ -84,7 +84,7 @@ var changes = []scenario{
 			hold("x", client, "web:7053/udp", only(b1)),
 			hold("y", director, "web:7053/udp", only(b1)),
 			put(leaving("1h", second)),
-			held("x", only(b2)), held("y", only(b2)),
+			held("x", only(b2)), moved("y", "web:7053/udp", only(b2)),
 			put(leaving("1h", "")),
 			endedUDP("x"),
 			put(leaving("1h", first)),

@@ -90,7 +90,7 @@ var combined = []scenario{
 			put(nodeUDP(first)),
 			hold("x", client, "dns@node", only(b1)), hold("p", pod, "dns@node", only(b1)), hold("d", director, "dns@node", only(b1)), hold("v", client, "dns", only(b1)),
 			put(nodeUDP(second)),
-			held("x", only(b2)), held("p", only(b2)), held("d", only(b2)), held("v", only(b2)),
+			held("x", only(b2)), held("p", only(b2)), moved("d", "dns@node", only(b2)), held("v", only(b2)),
 		},
 	},
 	{

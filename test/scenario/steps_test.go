@@ -549,6 +549,20 @@ func held(name string, checks ...check) step {
 	}
 }
 
+// moved is held for a connected UDP socket of the director whose backend has left. If it was balanced at connect(), its program
+// is told, and connects again.
+func moved(name, to string, checks ...check) step {
+	return func(r *run) error {
+		if r.cgroup == "" {
+			return held(name, checks...)(r)
+		}
+		if a, err := r.held[name].Ask(); err == nil {
+			return fmt.Errorf("the program with the connection %s isn't told, and %s answers", name, a.Name)
+		}
+		return hold(name, director, to, checks...)(r)
+	}
+}
+
 // ended expects that a connection ends: it gets replies until then, and then an error.
 func ended(name string) step {
 	return func(r *run) error {
