@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"iter"
-	"log/slog"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -24,7 +23,6 @@ type Options struct {
 	Cgroup string     // whose programs are served, see Cgroup
 	Files  []*os.File // of an earlier process, see Plane.Files; Open closes them
 	Host   string     // the name of this host, which is one client for the schedulers sh and mh
-	Log    *slog.Logger
 }
 
 // Plane balances at connect(). All frontends are in its maps, those that it leaves to the dataplane without slots: an
