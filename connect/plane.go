@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"iter"
+	"net/netip"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/ironvip/ironvip/internal/sockdiag"
 	"github.com/ironvip/ironvip/plane/kernel/slots"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
@@ -50,6 +52,10 @@ func Open(o Options) (*Plane, error) {
 	if err := p.collect(); err != nil {
 		p.Close()
 		return nil, fmt.Errorf("read the maps of the earlier process: %w", err)
+	}
+	if err := p.each(context.Background(), func(sockdiag.Socket, frontend, netip.AddrPort) {}); err != nil { // drains need it
+		p.Close()
+		return nil, fmt.Errorf("this kernel doesn't list sockets, see the modules tcp_diag and udp_diag: %w", err)
 	}
 	return p, nil
 }

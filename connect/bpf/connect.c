@@ -45,9 +45,8 @@ struct service {
 	__u64 settings; // of Go alone
 };
 
-struct slot {
-	__u32 table, index;
-};
+// The number of a table, and from bit 32 the index.
+typedef __u64 slot;
 
 // A backend of a table. Rest has its port, and from bit 32 the number of the table.
 struct backend {
@@ -83,7 +82,7 @@ struct session {
 
 // The kernel needs 16 bytes for each possible entry at once, and those of sessions whole: 20 MiB together.
 MAP(services, BPF_MAP_TYPE_HASH, struct frontend, struct service, 1 << 17, BPF_F_NO_PREALLOC);
-MAP(slots, BPF_MAP_TYPE_HASH, struct slot, struct place, 1 << 18, BPF_F_NO_PREALLOC);
+MAP(slots, BPF_MAP_TYPE_HASH, slot, struct place, 1 << 18, BPF_F_NO_PREALLOC);
 MAP(backends, BPF_MAP_TYPE_HASH, struct backend, __u32, 1 << 18, BPF_F_NO_PREALLOC); // to the weight
 MAP(counters, BPF_MAP_TYPE_HASH, struct counter, __u64, 1 << 18, BPF_F_NO_PREALLOC);
 MAP(affinities, BPF_MAP_TYPE_HASH, struct frontend, struct affinity, 1 << 16, BPF_F_NO_PREALLOC);
@@ -174,13 +173,12 @@ static inline struct service *find(struct bpf_sock_addr *ctx, const struct place
 static inline int choose(const struct service *s, const struct frontend *f, struct place *out)
 {
 	struct affinity a, *had = 0;
-	struct slot slot = {s->table, 0};
 	struct place *p;
 	if (s->affinity && (had = lookup(&affinities, f)) && had->until > now() && usable(s, &had->backend)) {
 		*out = had->backend;
 	} else {
-		slot.index = random() % s->slots;
-		p = lookup(&slots, &slot);
+		slot chosen = s->table | (__u64)(random() % s->slots) << 32;
+		p = lookup(&slots, &chosen);
 		if (!p) // removed meanwhile
 			return 0;
 		*out = *p;

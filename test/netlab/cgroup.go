@@ -10,14 +10,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/plane/kernel/linux"
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// Cgroup moves this process into a new cgroup of version 2 until the test ends, and returns its directory. Tests that use it
+// Cgroup moves this process, which is to be balanced at connect(), into a new cgroup of version 2 until the test ends, and returns its directory. Tests that use it
 // don't run in parallel with others of their process.
 func Cgroup(t testing.TB) string {
 	t.Helper()
 	need.Root(t)
+	need.KernelFeature(t, linux.NetnsCookie, sockets.Namespace() != 0) // without it, nothing is balanced at connect()
 	root := ""
 	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		var s unix.Statfs_t
