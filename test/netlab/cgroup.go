@@ -36,6 +36,7 @@ func Cgroup(t testing.TB) string {
 		t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) })
 	}
 	name := fmt.Sprintf("ironvip-test-%d", os.Getpid())
+	_ = os.Remove(filepath.Join(root, name)) // of a process that was killed and had this number
 	need.ControlGroup(t, root, name)
 	own, err := os.ReadFile("/proc/self/cgroup")
 	must(t, "the cgroup of this process", err)
