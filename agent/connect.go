@@ -20,8 +20,8 @@ import (
 type accelerator struct {
 	*connect.Plane // nil: it isn't used
 	loop           *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
-	frontends      table.Reader[vip.FrontendKey, vip.Frontend]
-	why            string // it isn't used although the configuration asks for it; "" if it is off
+	served         func() map[bool]int // the number of frontends that are balanced here, and of those left to the dataplane
+	why            string              // it isn't used although the configuration asks for it; "" if it is off
 }
 
 // accelerate balances at connect() if the configuration asks for it. It goes on with what an earlier agent has left with
@@ -33,7 +33,6 @@ func (a *agent) accelerate() error {
 		a.systemd.forgetBPF()
 	}
 	x := &a.connect
-	x.frontends = a.tables.Frontends
 	cgroup, err := connect.Cgroup()
 	switch {
 	case cfg.Dataplane.Connect == configs.ConnectOff || cfg.Dataplane.Role == configs.RoleRealServer || a.demo:
@@ -60,6 +59,7 @@ func (a *agent) accelerate() error {
 		return err
 	}
 	a.sockets.AddBPF(files)
+	x.served = table.Counts(a.tables.Frontends, func(f *vip.Frontend) bool { return connect.Left(f) == "" })
 	x.loop = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
 		Desired: a.tables.Frontends, Target: x.Plane, Applied: table.New(a.clock, reconcile.KeyOfApplied, nil), Resync: time.Duration(cfg.Dataplane.ResyncInterval),
 		Service: func(f *vip.Frontend) string { return f.Service.String() }, Events: a.events, Log: a.log,
@@ -69,7 +69,7 @@ func (a *agent) accelerate() error {
 	return nil
 }
 
-// String describes it for `ironvip dataplane show`; "" if it is off. It costs O(frontends).
+// String describes it for `ironvip dataplane show`; "" if it is off.
 func (x *accelerator) String() string {
 	if x.Plane == nil && x.why == "" {
 		return ""
@@ -77,7 +77,7 @@ func (x *accelerator) String() string {
 		return "not at connect(): " + x.why
 	}
 	s := x.loop.Stats()
-	out := fmt.Sprintf("at connect(): %d of %s for programs of this host", x.served(), text.Plural(s.Wanted, "frontend"))
+	out := fmt.Sprintf("at connect(): %d of %s for programs of this host", x.served()[true], text.Plural(s.Wanted, "frontend"))
 	if err := errors.Join(asError(s.TargetError), asError(s.CleanError)); err != nil {
 		out += ", " + err.Error()
 	}
@@ -99,16 +99,6 @@ func (x *accelerator) left() func(*vip.Frontend) string {
 	return connect.Left
 }
 
-// served returns the number of frontends that it doesn't leave to the dataplane.
-func (x *accelerator) served() (n int) {
-	for _, f := range x.frontends.All() {
-		if connect.Left(&f) == "" {
-			n++
-		}
-	}
-	return n
-}
-
 var (
 	connectMetrics        = metric.NewGroup("Balancing at connect()", "connect_")
 	familyConnectServed   = connectMetrics.Gauge("frontends", "Frontends that are balanced at connect() for programs of this host; the others are left to the dataplane.")
@@ -119,7 +109,7 @@ var (
 
 func (x *accelerator) collect(w *metric.Writer) {
 	s := x.loop.Stats()
-	w.Add(familyConnectServed, float64(x.served()))
+	w.Add(familyConnectServed, float64(x.served()[true]))
 	w.Add(familyConnectFailing, float64(s.Failing))
 	w.Add(familyConnectWrites, float64(s.Writes))
 	w.Add(familyConnectRepaired, float64(s.DriftRepairs))
