@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -166,17 +165,6 @@ func processTime(b *testing.B) time.Duration {
 	var r unix.Rusage
 	must.Succeed(b, unix.Getrusage(unix.RUSAGE_SELF, &r))
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
-}
-
-// counter counts the bytes of a response body and discards them.
-type counter struct {
-	http.ResponseWriter
-	bytes int
-}
-
-func (c *counter) Write(p []byte) (int, error) {
-	c.bytes += len(p)
-	return io.Discard.Write(p)
 }
 
 // BenchmarkListServices measures what `ironvip service list` asks for: all pages of 10,000 services with
