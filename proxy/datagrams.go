@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"os"
 	"unsafe"
 
@@ -46,11 +47,12 @@ func (b *batch) receive(fd int) (n int, err error) {
 		m.Control = &b.controls[i][0]
 		m.SetControllen(len(b.controls[i]))
 	}
-	return b.call(unix.SYS_RECVMMSG, "recvmmsg", fd, maxBatch)
+	return b.call(unix.SYS_RECVMMSG, "recvmmsg", fd, 0, maxBatch)
 }
 
-// sendTo sends the first n datagrams to an address, and returns how many the kernel has taken.
-func (b *batch) sendTo(fd, n int, to *sockaddr) (sent int, err error) {
+// sendTo sends the first n datagrams to an address, and returns the length of those that the kernel has taken. It drops the
+// others: for lack of room all that follow, otherwise the one that the kernel refuses.
+func (b *batch) sendTo(fd, n int, to *sockaddr) (bytes int) {
 	size := uint32(unix.SizeofSockaddrInet6)
 	if to.Family == unix.AF_INET {
 		size = unix.SizeofSockaddrInet4
@@ -62,12 +64,26 @@ func (b *batch) sendTo(fd, n int, to *sockaddr) (sent int, err error) {
 		m.Control = nil
 		m.SetControllen(0)
 	}
-	return b.call(unix.SYS_SENDMMSG, "sendmmsg", fd, n)
+	for first := 0; first < n; {
+		sent, err := b.call(unix.SYS_SENDMMSG, "sendmmsg", fd, first, n-first)
+		for i := range sent {
+			bytes += int(b.messages[first+i].len)
+		}
+		switch {
+		case err == nil:
+			first += sent
+		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS):
+			return bytes
+		default:
+			first++
+		}
+	}
+	return bytes
 }
 
-func (b *batch) call(number uintptr, what string, fd, n int) (int, error) {
+func (b *batch) call(number uintptr, what string, fd, first, n int) (int, error) {
 	for {
-		done, _, errno := unix.Syscall6(number, uintptr(fd), uintptr(unsafe.Pointer(&b.messages[0])), uintptr(n), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		done, _, errno := unix.Syscall6(number, uintptr(fd), uintptr(unsafe.Pointer(&b.messages[first])), uintptr(n), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 		switch errno {
 		case 0:
 			return int(done), nil
@@ -78,14 +94,6 @@ func (b *batch) call(number uintptr, what string, fd, n int) (int, error) {
 			return 0, os.NewSyscallError(what, errno)
 		}
 	}
-}
-
-// bytes returns the length of the first n datagrams.
-func (b *batch) bytes(n int) (sum int) {
-	for i := range n {
-		sum += int(b.messages[i].len)
-	}
-	return sum
 }
 
 // datagram is one of a batch.

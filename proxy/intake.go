@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -131,15 +132,20 @@ func (in *intake) open() error {
 // mu.
 func (in *intake) shut() {
 	for _, d := range in.doors {
+		d.loop.forget(d.socket) // first, see look
 		_ = in.socket.Control(func(fd uintptr) { _ = unix.EpollCtl(d.loop.fd, unix.EPOLL_CTL_DEL, int(fd), nil) })
-		d.loop.forget(d.socket)
 	}
 	in.doors = nil
 }
 
 // ready implements watcher. The first client of a burst is taken alone, which costs one call; if there are more, the
-// next turns take more. Datagrams are taken many at a time.
-func (d *door) ready(*socket, uint32) {
+// next turns take more. Datagrams are taken many at a time. Only an event says that a socket of UDP was shut down.
+func (d *door) ready(_ *socket, events uint32) {
+	if d.in.single && events&unix.EPOLLHUP != 0 {
+		d.in.stop()
+		d.in.died(net.ErrClosed)
+		return
+	}
 	if !d.in.single && d.loop.turns == d.turn+1 {
 		d.most = min(2*d.most, takenPerTurn)
 	} else {
@@ -207,11 +213,10 @@ func (in *intake) works() {
 
 // stop ends the taking. It may be called before start.
 func (in *intake) stop() {
-	if !in.ended.Swap(true) {
-		in.mu.Lock()
-		defer in.mu.Unlock()
-		in.shut()
-	}
+	in.ended.Store(true)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.shut()
 }
 
 // halt is stop, and returns when nothing is taken any more.

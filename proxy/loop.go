@@ -109,6 +109,7 @@ func (l *eventLoops) grow() error {
 		l.tasks.Go(func() {
 			if l.held != nil {
 				<-l.held
+				one.look()
 			}
 			one.run()
 		})
@@ -260,6 +261,19 @@ func (l *eventLoop) of(e *unix.EpollEvent) (*socket, watcher) {
 		return s, s.owner
 	}
 	return nil, nil
+}
+
+// look looks at the listeners again, before the first turn of a loop that was held. Meanwhile, the kernel may have woken a
+// loop of another process for a client that it has not accepted, and wakes nobody else for it.
+func (l *eventLoop) look() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.slots {
+		if s != nil && s.events == arrivals { // which can't be modified
+			_ = unix.EpollCtl(l.fd, unix.EPOLL_CTL_DEL, s.fd, nil)
+			_ = unix.EpollCtl(l.fd, unix.EPOLL_CTL_ADD, s.fd, s.event())
+		}
+	}
 }
 
 // own changes the owner of a socket that has events.

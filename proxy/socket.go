@@ -174,6 +174,8 @@ func NewSockets() *sockets.Set {
 			err = unix.SetsockoptInt(int(fd), level, name, 1)
 			if strings.HasPrefix(network, "tcp") {
 				prepare(int(fd))
+			} else {
+				prepareReplies(int(fd))
 			}
 		})
 		return errors.Join(err, failed)
@@ -195,6 +197,17 @@ var keepAliveOptions = []struct{ level, name, value int }{
 func prepare(fd int) {
 	for _, o := range keepAliveOptions {
 		_ = unix.SetsockoptInt(fd, o.level, o.name, o.value)
+	}
+}
+
+// replyRoom is the room for replies of UDP that the network hasn't taken yet. Without CAP_NET_ADMIN, the kernel's limit
+// (net.core.wmem_max) is less. The kernel's default is full with a few replies of 32 KiB, and what does not fit is dropped.
+const replyRoom = 4 << 20
+
+// prepareReplies sets the options of a socket through which the sessions of a frontend reply.
+func prepareReplies(fd int) {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, replyRoom) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, replyRoom)
 	}
 }
 

@@ -86,7 +86,10 @@ func (w *steered) died(u *udpListener) error {
 
 // bindReply returns a socket for the replies of a frontend. A process that was replaced may have one, too.
 func bindReply(at netip.AddrPort) (*sockets.Unpolled, error) {
-	share := sockopt.Control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+	share := sockopt.Control(func(fd int) error {
+		prepareReplies(fd)
+		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	})
 	network := "udp6"
 	if at.Addr().Is4() {
 		network = "udp4"

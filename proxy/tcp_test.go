@@ -138,11 +138,14 @@ func TestSocketOptions(t *testing.T) {
 			c := dial(t, key)
 			c.line(t)
 			one := p.only()
-			wait.Until(t, "a visit while nothing is copied", func() bool {
-				p.timeouts.mu.Lock()
-				defer p.timeouts.mu.Unlock()
-				one.visit(p.now())
-				return one.kept
+			p.timeouts.mu.Lock()
+			one.visit(p.now())
+			p.timeouts.mu.Unlock()
+			wait.Until(t, "keep-alives", func() bool {
+				one.io.Lock()
+				defer one.io.Unlock()
+				on, err := unix.GetsockoptInt(one.server.fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
+				return err == nil && on == 1
 			})
 			one.io.Lock()
 			for side, fd := range map[string]int{"client": one.client.fd, "backend": one.server.fd} {

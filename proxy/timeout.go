@@ -9,7 +9,7 @@ import (
 type activity struct {
 	last atomic.Int64 // when bytes were last passed on in either direction, by Target.now
 	half atomic.Bool  // one side has ended its direction
-	kept bool         // the socket to the backend has keep-alives; guarded by deadlines.mu
+	kept bool         // the socket to the backend has, or soon gets, keep-alives; guarded by deadlines.mu
 }
 
 // keepAliveDelay bounds the time until the socket to a backend gets its keep-alives. Most connections end before, and
@@ -50,15 +50,16 @@ func (c *connection) nextVisit() int64 {
 // it has been silent for the half-close timeout, which for 50,000 idle connections is 1,700 times a
 // second with the default.
 func (c *connection) visit(now int64) (next int64, expired bool) {
-	c.kept = c.kept || c.keepAlive()
+	if !c.kept {
+		c.kept = true
+		go c.keepAlive() // it may wait
+	}
 	t := c.f.backends.Load().relay
 	last := c.last.Load()
 	half, idle := last+int64(t.HalfCloseTimeout), last+int64(t.IdleTimeout)
 	switch {
 	case now >= idle:
 		return 0, true
-	case now < half && !c.kept:
-		return min(half, idle, now+keepAliveDelay), false
 	case now < half:
 		return min(half, idle), false
 	case c.half.Load():
@@ -76,16 +77,13 @@ func (c *connection) expire() {
 	c.abort()
 }
 
-// keepAlive turns on the keep-alives of the socket to the backend, unless bytes are copied at the moment.
-func (c *connection) keepAlive() bool {
-	if !c.io.TryLock() {
-		return false
-	}
+// keepAlive turns on the keep-alives of the socket to the backend.
+func (c *connection) keepAlive() {
+	c.io.Lock()
 	defer c.io.Unlock()
 	if c.server.isOpen() {
 		prepare(c.server.fd)
 	}
-	return true
 }
 
 // isEnded reports whether a side has ended. While bytes are copied, it has not: the connection doesn't

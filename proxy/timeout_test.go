@@ -168,6 +168,7 @@ func TestVisit(t *testing.T) {
 		{"hung backend, client has ended", false, true, ended, 30, true, 0},
 	} {
 		c := &connection{f: f, client: bare(t, x.client), server: bare(t, open)}
+		c.kept = true // its goroutine would outlive the test
 		c.last.Store(1000 * second)
 		c.half.Store(x.half)
 		c.up.stuck.Store(x.stuck)

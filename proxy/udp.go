@@ -236,7 +236,7 @@ func (u *udpListener) session(from *sender, data []byte, refused []*endpoint) (*
 	if s := u.sessions[from.addr]; s != nil {
 		return s, nil
 	}
-	if !u.open {
+	if !u.open || u.stopped.Load() {
 		return nil, net.ErrClosed
 	}
 	usable := len(u.f.backends.Load().usable)
@@ -324,12 +324,6 @@ func (s *session) connectTo(e *endpoint) (done bool, err error) {
 	s.mu.Lock() // the loop waits until the session is complete
 	defer s.mu.Unlock()
 	server, err := connectTo(e.addr, unix.SOCK_DGRAM)
-	if err == nil {
-		s.loop = s.listener.f.target.loops.share(s.client.loop)
-		if err = s.loop.add(server, s); err != nil {
-			server.close()
-		}
-	}
 	if err != nil { // no socket, or no route to this backend
 		if isLocalFault(err) {
 			return false, err
@@ -338,9 +332,16 @@ func (s *session) connectTo(e *endpoint) (done bool, err error) {
 		return false, nil
 	}
 	s.endpoint, s.tallies, s.server = e, s.listener.f.tallies(e), server
+	s.loop = s.listener.f.target.loops.share(s.client.loop)
 	if !e.add(s) { // removed meanwhile
 		server.close()
 		return false, nil
+	}
+	if err := s.loop.add(server, s); err != nil {
+		e.remove(s)
+		server.close()
+		s.ended = true // in case that the endpoint is closed at this moment
+		return false, err
 	}
 	return true, nil
 }
@@ -432,20 +433,19 @@ func (s *session) ready(*socket, uint32) {
 	if !s.answered {
 		s.answered = true
 		s.takeFirst()
+		s.attempt.mu.Lock() // the session may end meanwhile
 		s.attempt.works(s.endpoint)
+		s.attempt.mu.Unlock()
 		s.endpoint.outlier.answered()
 	}
 	s.used.Store(s.listener.f.target.now())
-	_ = s.front.Control(func(fd uintptr) { n, err = room.sendTo(int(fd), n, &s.client.name) }) // without a socket, the session ends
-	if err == nil {
-		s.tallies.out(room.bytes(n))
-	}
+	_ = s.front.Control(func(fd uintptr) { s.tallies.out(room.sendTo(int(fd), n, &s.client.name)) }) // closed: the session ends
 }
 
 func (s *session) receive(room *batch) (n int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended {
+	if s.ended || !s.server.isOpen() {
 		return 0, net.ErrClosed
 	}
 	return room.receive(s.server.fd)
