@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
+	"github.com/ironvip/ironvip/plane/kernel/drift"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
@@ -358,3 +359,12 @@ func orphans(r *kernelState, held *usage.Records) []observed {
 type damage []string
 
 func (d *damage) addf(format string, args ...any) { *d = append(*d, fmt.Sprintf(format, args...)) }
+
+// Changed implements reconcile.Target.
+func (t *Target) Changed() <-chan struct{} { return t.drift.Changed() }
+
+// Check implements reconcile.Target. It sees that others have changed the table or forwarding. The kernel has no
+// events of IPVS.
+func (t *Target) Check(ctx context.Context) (reconcile.Drift[vip.FrontendKey, vip.Frontend], error) {
+	return drift.Check[vip.FrontendKey, vip.Frontend](ctx, &t.drift)
+}

@@ -18,12 +18,11 @@
 //	elements.go     pure: which elements of the table a frontend needs
 //	marks.go        firewall marks of services by mark
 //	realserver.go   tunnel devices on a real server
-//	pause.go        no refusals while a scheduler changes
-//	actual.go       Actual: reads the kernel, adopts and reports damage
-//	watched.go      Check: what the kernel's events show of changes by others
-//	remove.go       Find and Remove: what a dataplane left in the kernel
-//	connections.go  open connections of draining backends
+//	actual.go       Actual: reads the kernel, adopts and reports damage; Check: what others change
+//	leave.go        Find, Leave and Remove: what a dataplane left in the kernel
+//	connections.go  open connections of draining backends, and the list of all
 //	stats.go        statistics
+//	unsupported.go  what IPVS can't do
 //	check.go        what the host lacks; settings.go has the sysctls
 //	access.go       the interfaces to the kernel, which tests replace
 //
