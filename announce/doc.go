@@ -17,4 +17,5 @@
 //	decider.go  the inputs of the decision, and what is to be decided again
 //	decide.go   the decision for one VIP
 //	why.go      its reason in words
+//	result.go   what has become of it
 package announce

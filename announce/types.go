@@ -111,7 +111,7 @@ type Place struct {
 // Announced is the result of an Announcement at one place.
 type Announced struct {
 	Place
-	State  string // "announced", "waiting", "conflict", ...
+	State  string // StateAnnounced or another one
 	Reason string
 	Since  time.Time
 }
@@ -156,6 +156,12 @@ type Peer struct {
 	// VIPs are those of Owned of a dead host, in order, up to MaxVIPs.
 	VIPs []netip.Addr
 	Lost uint64 // heartbeats that did not arrive
+
+	// Of a session with a router: why it carries no VIPs of IPv4 and of IPv6; "": it does, if it is up.
+	Lacks [2]string
+	// Sending is when everything had been sent for the last time, while something waits for the router to read; zero: nothing
+	// waits.
+	Sending time.Time
 }
 
 // KeyOfPeer returns the key of a row.

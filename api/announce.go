@@ -78,16 +78,21 @@ func (s *Server) announcement(addr netip.Addr, places map[netip.Addr][]announce.
 		return v1.Announcement{}, false
 	}
 	out := v1.Announcement{VIP: addr, Mode: n.Mode.String(), Here: n.Here, Owner: n.Owner, Why: n.Why, Services: n.Services, Since: n.Since.UTC(), Places: []v1.AnnouncementPlace{}, Revision: rev}
-	for _, p := range places[addr] {
-		out.Places = append(out.Places, v1.AnnouncementPlace{At: p.At, State: p.State, Reason: p.Reason, Since: p.Since.UTC()})
-	}
+	results := places[addr]
 	if n.Mode == announce.BGP && n.Here {
-		out.Places = s.sessionPlaces()
+		for key, p := range s.Announcing.Peers.All() {
+			if key.Kind == announce.BGPSession {
+				results = append(results, p.Result(&n))
+			}
+		}
+	}
+	for _, p := range results {
+		out.Places = append(out.Places, v1.AnnouncementPlace{At: p.At, State: p.State, Reason: p.Reason, Since: p.Since.UTC()})
 	}
 	slices.SortFunc(out.Places, func(a, b v1.AnnouncementPlace) int { return cmp.Compare(a.At, b.At) })
 	switch {
 	case n.Here:
-		out.State = stateOf(out.Places)
+		out.State, out.Reason = announce.Outcome(n.Mode, results)
 	case n.Mode != announce.L2:
 		out.State = v1.NotAnnounced
 	case n.Owner != "":
@@ -96,37 +101,6 @@ func (s *Server) announcement(addr netip.Addr, places map[netip.Addr][]announce.
 		out.State = v1.AnnouncedNowhere
 	}
 	return out, true
-}
-
-// stateOf returns the state of a VIP that this host announces: of its places, one at which it is
-// announced is enough, except that a conflict at one is a conflict.
-func stateOf(places []v1.AnnouncementPlace) string {
-	state := v1.AnnouncedHere
-	for i, p := range places {
-		switch {
-		case p.State == v1.AnnouncementConflict:
-			return p.State
-		case i == 0 || p.State == v1.AnnouncedHere:
-			state = p.State
-		}
-	}
-	return state
-}
-
-// sessionPlaces returns the sessions with routers as places: each has all routes of this host.
-func (s *Server) sessionPlaces() []v1.AnnouncementPlace {
-	out := []v1.AnnouncementPlace{}
-	for key, p := range s.Announcing.Peers.All() {
-		if key.Kind != announce.BGPSession {
-			continue
-		}
-		place := v1.AnnouncementPlace{At: p.Name, State: v1.AnnouncedHere, Since: p.Since.UTC()}
-		if !p.Up {
-			place.State, place.Reason = v1.AnnouncementWaiting, p.Reason
-		}
-		out = append(out, place)
-	}
-	return out
 }
 
 func (s *Server) getAnnouncement(_ context.Context, in *getVIPInput) (v1.Announcement, error) {

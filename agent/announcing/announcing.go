@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
@@ -70,6 +71,8 @@ type Announcing struct {
 	settings *table.Table[struct{}, announce.Settings]
 	reload   wake.Signal
 	known    chan struct{} // closed when the settings were computed once
+
+	announced, waiting atomic.Int64 // VIPs that this host is to announce, by whether it is so
 
 	mu      sync.Mutex
 	secrets secrets

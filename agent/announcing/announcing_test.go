@@ -210,9 +210,15 @@ func TestEvents(t *testing.T) {
 	for i := range 30 {
 		rows = append(rows, announce.Announcement{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(64 + i)}), Mode: announce.L2, Here: true, Why: "lb1: the only eligible host"})
 	}
+	place := func(i int) announce.Announced {
+		return announce.Announced{Place: announce.Place{Addr: rows[i].Addr, At: "eth0"}, State: announce.StateAnnounced}
+	}
+	for i := range rows {
+		b.Announced.Set(place(i))
+	}
 	b.Announcements.SetAll(rows)
 	b.await(t, "announced", func(e []event.Event) bool {
-		return len(e) == maxEvents+1 && strings.Contains(e[maxEvents].Message, "10 more VIPs")
+		return len(e) == maxEvents+1 && strings.Contains(e[maxEvents].Message, "10 more VIPs") && b.announced.Load() == 30
 	})
 	rows[0].Here, rows[0].Why = false, "lb2: highest of 2 eligible"
 	b.Announcements.Set(rows[0])
@@ -223,15 +229,50 @@ func TestEvents(t *testing.T) {
 	})
 	peer.Up, peer.State, peer.Reason = false, "dead", "no heartbeat within 300ms"
 	b.Peers.Set(peer)
-	place := announce.Place{Addr: rows[1].Addr, At: "eth0"}
-	b.Announced.Set(announce.Announced{Place: place, State: "conflict", Reason: "02:00:00:00:00:01 has it"})
+	conflict := place(1)
+	conflict.State, conflict.Reason = announce.StateConflict, "02:00:00:00:00:01 has it"
+	b.Announced.Set(conflict)
 	b.await(t, "all", func(e []event.Event) bool {
 		seen := map[string]string{}
 		for _, x := range e {
-			seen[x.Kind] = x.Message
+			seen[x.Kind] += x.Message
 		}
-		return strings.Contains(seen[eventWithdrawn], "highest of 2") && seen[eventPeerDown] == "host lb2 is dead: no heartbeat within 300ms" && strings.Contains(seen[eventConflict], "02:00")
+		return strings.Contains(seen[eventWithdrawn], "highest of 2") && strings.Contains(seen[eventWithdrawn], "10.0.0.65 is no longer announced here: eth0: 02:00") && seen[eventPeerDown] == "host lb2 is dead: no heartbeat within 300ms" && strings.Contains(seen[eventConflict], "02:00")
 	})
+}
+
+// A VIP is announced to routers when a session carries its family, and no longer than that.
+func TestEventsOfRoutes(t *testing.T) {
+	b := newBench(t, false, pair)
+	scope.Go(t, b.followResults)
+	session := announce.Peer{PeerKey: announce.PeerKey{Kind: announce.BGPSession, Name: "10.0.0.254"}, State: "established", Up: true}
+	session.Lacks[1] = "IPv6 prefixes are not announced"
+	b.Peers.Set(session)
+	for _, vip := range []string{"198.51.100.1", "2001:db8::1:1"} {
+		b.Announcements.Set(announce.Announcement{Addr: netip.MustParseAddr(vip), Mode: announce.BGP, Here: true, Why: "lb1: eligible"})
+	}
+	last := func(what, kind, message string, announced, waiting int64) {
+		t.Helper()
+		b.await(t, what, func(e []event.Event) bool {
+			end := e[len(e)-1]
+			return end.Kind == kind && end.Message == message && b.announced.Load() == announced && b.waiting.Load() == waiting
+		})
+	}
+	last("one family", eventAnnounced, "198.51.100.1 is announced here: lb1: eligible", 1, 1)
+	expect.Equal(t, b.summary(), "1 VIP announced here, 1 waiting")
+	session.Lacks = [2]string{}
+	b.Peers.Set(session)
+	last("both families", eventAnnounced, "2001:db8::1:1 is announced here: lb1: eligible", 2, 0)
+	other := session
+	other.Name = "10.0.0.253"
+	b.Peers.Set(other)
+	session.Up, session.State, session.Reason = false, "idle", "hold timer expired"
+	b.Peers.Set(session)
+	last("one session", eventPeerDown, "router 10.0.0.254 is idle: hold timer expired", 2, 0)
+	b.Peers.Delete(other.PeerKey)
+	last("none", eventWithdrawn, "2001:db8::1:1 is no longer announced here: 10.0.0.254: hold timer expired", 0, 2)
+	b.Announcements.Delete(netip.MustParseAddr("2001:db8::1:1"))
+	b.await(t, "a VIP is gone", func([]event.Event) bool { return b.waiting.Load() == 1 })
 }
 
 func (b *bench) await(t *testing.T, what string, ok func([]event.Event) bool) {

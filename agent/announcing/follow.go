@@ -3,6 +3,9 @@ package announcing
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/internal/event"
@@ -21,41 +24,39 @@ const (
 	eventPeerDown  = "announce_peer_down"
 )
 
-// followResults turns changes of the mirrors into events.
+// results is what has become of the VIPs that this host is to announce, as events have told it.
+type results struct {
+	here      map[netip.Addr]bool // the VIPs, and whether each is announced
+	announced int                 // of these
+	places    map[netip.Addr]announce.Announced
+}
+
+// followResults turns changes of the mirrors into events. A change of a session with a router costs O(VIPs) if the session
+// begins or ceases to carry a family, or to keep up.
 func (a *Announcing) followResults(ctx context.Context) error {
 	announcements, announced, peers := a.Announcements.Watch(), a.Announced.Watch(), a.Peers.Watch()
 	defer announcements.Close()
 	defer announced.Close()
 	defer peers.Close()
-	here := map[string]bool{}
-	conflicts := map[announce.Place]bool{}
+	x := &results{here: map[netip.Addr]bool{}, places: map[netip.Addr]announce.Announced{}}
 	up := map[announce.PeerKey]bool{}
+	carries := map[string]announce.Peer{} // the sessions with routers
 	for {
-		var events []event.Event
+		todo := map[netip.Addr]struct{}{}
 		batch, more := announcements.TryNext()
 		for i := range batch {
-			n := &batch[i].Value
-			is, was := n.Here && !batch[i].Deleted, here[n.Addr.String()]
-			switch {
-			case is && !was:
-				here[n.Addr.String()] = true
-				events = append(events, event.Event{Kind: eventAnnounced, Object: n.Addr.String(), Message: fmt.Sprintf("%s is announced here: %s", n.Addr, n.Why)})
-			case was && !is:
-				delete(here, n.Addr.String())
-				events = append(events, event.Event{Kind: eventWithdrawn, Object: n.Addr.String(), Message: fmt.Sprintf("%s is no longer announced here: %s", n.Addr, n.Why)})
-			}
+			todo[batch[i].Value.Addr] = struct{}{}
 		}
-		a.add(events)
 		results, moreResults := announced.TryNext()
 		for i := range results {
 			r := &results[i].Value
-			is := r.State == stateConflict && !results[i].Deleted
-			if is && !conflicts[r.Place] {
+			if r.State == announce.StateConflict && !results[i].Deleted && x.places[r.Addr].State != r.State {
 				a.Events.Add(event.Event{Kind: eventConflict, Object: r.Addr.String(), Message: fmt.Sprintf("%s at %s: %s", r.Addr, r.At, r.Reason)})
 			}
-			if delete(conflicts, r.Place); is {
-				conflicts[r.Place] = true
+			if x.places[r.Addr] = *r; results[i].Deleted {
+				delete(x.places, r.Addr)
 			}
+			todo[r.Addr] = struct{}{}
 		}
 		changed, morePeers := peers.TryNext()
 		for i := range changed {
@@ -70,7 +71,22 @@ func (a *Announcing) followResults(ctx context.Context) error {
 			if up[p.PeerKey] = p.Up; changed[i].Deleted {
 				delete(up, p.PeerKey)
 			}
+			if p.Kind == announce.BGPSession {
+				now := announce.Peer{PeerKey: p.PeerKey, Up: p.Up, Since: p.Since, Reason: p.Reason, Lacks: p.Lacks, Sending: p.Sending}
+				if changed[i].Deleted {
+					now = announce.Peer{}
+				}
+				if before := carries[p.Name]; before.Up != now.Up || before.Lacks != now.Lacks || before.Sending != now.Sending {
+					for addr := range x.here {
+						todo[addr] = struct{}{}
+					}
+				}
+				if carries[p.Name] = now; changed[i].Deleted {
+					delete(carries, p.Name)
+				}
+			}
 		}
+		a.add(a.look(x, todo, carries))
 		if len(batch)+len(results)+len(changed) > 0 {
 			continue
 		}
@@ -82,6 +98,50 @@ func (a *Announcing) followResults(ctx context.Context) error {
 		case <-morePeers:
 		}
 	}
+}
+
+// look compares VIPs with what was reported of them.
+func (a *Announcing) look(x *results, todo map[netip.Addr]struct{}, sessions map[string]announce.Peer) (events []event.Event) {
+	if len(todo) == 0 {
+		return nil
+	}
+	places := make([]announce.Announced, 0, len(sessions)+1)
+	for addr := range todo {
+		n, _, ok := a.Announcements.Get(addr)
+		was, why := x.here[addr], n.Why
+		is := ok && n.Here
+		if was {
+			x.announced--
+		}
+		if delete(x.here, addr); is {
+			places = places[:0]
+			if at, ok := x.places[addr]; ok {
+				places = append(places, at)
+			}
+			if n.Mode == announce.BGP {
+				for _, p := range sessions {
+					places = append(places, p.Result(&n))
+				}
+			}
+			state, reason := announce.Outcome(n.Mode, places)
+			if is = state == announce.StateAnnounced; !is {
+				why = reason
+			}
+			if x.here[addr] = is; is {
+				x.announced++
+			}
+		}
+		switch {
+		case is && !was:
+			events = append(events, event.Event{Kind: eventAnnounced, Object: addr.String(), Message: fmt.Sprintf("%s is announced here: %s", addr, why)})
+		case was && !is:
+			events = append(events, event.Event{Kind: eventWithdrawn, Object: addr.String(), Message: fmt.Sprintf("%s is no longer announced here: %s", addr, why)})
+		}
+	}
+	a.announced.Store(int64(x.announced))
+	a.waiting.Store(int64(len(x.here) - x.announced))
+	slices.SortFunc(events, func(a, b event.Event) int { return strings.Compare(a.Object, b.Object) })
+	return events
 }
 
 func (a *Announcing) add(events []event.Event) {

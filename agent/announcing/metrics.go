@@ -10,7 +10,8 @@ var Metrics = metric.NewGroup("Announcing", "")
 
 var (
 	familyUp          = Metrics.Gauge("announcer_up", "1: the announcer is connected.")
-	familyVIPs        = Metrics.Gauge("announced_vips", "VIPs that this host announces.")
+	familyVIPs        = Metrics.Gauge("announced_vips", "VIPs that this host announces: a router or the network was told, and there is no conflict.")
+	familyWaiting     = Metrics.Gauge("announce_waiting_vips", "VIPs that this host is to announce and does not: no session with a router carries them, or there is a conflict.")
 	familyUnowned     = Metrics.Gauge("announce_unowned_vips", "VIPs of layer 2 that no host announces, as far as this host knows.")
 	familyTransitions = Metrics.Counter("announce_transitions_total", "VIPs that this host began or ceased to announce.")
 	familyConflicts   = Metrics.Counter("announce_conflicts_total", "VIPs found on another station.")
@@ -25,19 +26,16 @@ var (
 // Collector returns the collector of the metrics of announcements. A scrape reads the mirrors, which
 // costs O(peers). Without announcing, there are no series.
 func (a *Announcing) Collector() metric.Collector {
-	count := func(is func(n *announce.Announcement) bool) func() int {
-		return a.Announcements.Sum(func(n *announce.Announcement) int {
-			if is(n) {
-				return 1
-			}
-			return 0
-		})
-	}
-	here := count(func(n *announce.Announcement) bool { return n.Here })
-	alone := count(func(n *announce.Announcement) bool { return n.Mode == announce.L2 && n.Owner == "" })
+	alone := a.Announcements.Sum(func(n *announce.Announcement) int {
+		if n.Mode == announce.L2 && n.Owner == "" {
+			return 1
+		}
+		return 0
+	})
 	return func(w *metric.Writer) {
 		if settings, _ := a.Settings(); settings.Announces() {
-			w.Add(familyVIPs, float64(here()))
+			w.Add(familyVIPs, float64(a.announced.Load()))
+			w.Add(familyWaiting, float64(a.waiting.Load()))
 			w.Add(familyUnowned, float64(alone()))
 			a.collect(w)
 		}

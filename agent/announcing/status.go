@@ -58,7 +58,7 @@ func (a *Announcing) Checks() []v1.Check {
 			}
 		}
 		for _, r := range a.results() {
-			if r.State == stateConflict {
+			if r.State == announce.StateConflict {
 				warn(v1.LevelFail, fmt.Sprintf("%s at %s: %s: %s", r.Addr, r.At, r.State, r.Reason), "ironvip announce explain "+r.Addr.String())
 			}
 		}
@@ -80,8 +80,6 @@ func (a *Announcing) Checks() []v1.Check {
 	}
 	return []v1.Check{c}
 }
-
-const stateConflict = v1.AnnouncementConflict
 
 func kindWord(k announce.PeerKind) string {
 	switch k {
@@ -143,7 +141,7 @@ func (a *Announcing) Count(node string) *int {
 func (a *Announcing) results() []announce.Announced {
 	var out []announce.Announced
 	for _, r := range a.Announced.All() {
-		if r.State == stateConflict {
+		if r.State == announce.StateConflict {
 			out = append(out, r)
 		}
 	}
@@ -152,18 +150,20 @@ func (a *Announcing) results() []announce.Announced {
 
 // summary counts the VIPs.
 func (a *Announcing) summary() string {
-	here, elsewhere, none := 0, 0, 0
+	elsewhere, none := 0, 0
 	for _, n := range a.Announcements.All() {
 		switch {
 		case n.Here:
-			here++
 		case n.Owner != "":
 			elsewhere++
 		case n.Mode == announce.L2:
 			none++
 		}
 	}
-	out := text.Plural(here, "VIP") + " announced here"
+	out := text.Plural(int(a.announced.Load()), "VIP") + " announced here"
+	if waiting := a.waiting.Load(); waiting > 0 {
+		out += fmt.Sprintf(", %d waiting", waiting)
+	}
 	if elsewhere > 0 {
 		out += fmt.Sprintf(", %d by other hosts", elsewhere)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bfd"
 	"github.com/ironvip/ironvip/announce/bgp"
+	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/announce/bgp/session"
 )
 
@@ -28,6 +29,7 @@ type bgpOutput struct {
 	running sync.WaitGroup
 
 	peers    map[string]announce.BGPPeer // by name
+	families [message.Families]bool      // of the VIPs
 	draining bool
 }
 
@@ -46,6 +48,10 @@ func (o *bgpOutput) configure(s *announce.Settings) error {
 		o.speaker.Reconfigure(c)
 	} else {
 		o.begin(c)
+	}
+	o.families = [message.Families]bool{}
+	for _, r := range s.Ranges(announce.BGP) {
+		o.families[message.FamilyOf(r)] = true
 	}
 	o.peers = map[string]announce.BGPPeer{}
 	for _, p := range s.BGP {
@@ -129,14 +135,23 @@ func (o *bgpOutput) rows() (all []announce.Peer) {
 	}
 	for _, s := range o.speaker.Sessions() {
 		row := announce.Peer{PeerKey: announce.PeerKey{Kind: announce.BGPSession, Name: s.Peer}, State: s.State.String(), Up: s.State == session.Established,
-			Since: s.Since, Reason: s.Reason, Hint: s.Hint, Draining: s.Draining, Owned: s.Prefixes[0] + s.Prefixes[1]}
+			Since: s.Since, Reason: s.Reason, Hint: s.Hint, Draining: s.Draining, Owned: s.Prefixes[message.IPv4] + s.Prefixes[message.IPv6],
+			Lacks: s.Lacks, Sending: s.Sending}
 		if s.Address.IsValid() {
 			row.Address = s.Address.String()
 		}
-		if s.Warning != "" {
-			row.Problems = []string{s.Warning}
-			row.Reason = cmp.Or(row.Reason, s.Warning)
+		if s.State == session.OpenSent || s.State == session.OpenConfirm { // the connection that failed was another one
+			row.Reason, row.Hint = "", ""
+			if s.Reason != "" {
+				row.Reason = "the attempt before: " + s.Reason
+			}
 		}
+		for f, lacks := range s.Lacks {
+			if lacks != "" && o.families[f] {
+				row.Problems = append(row.Problems, lacks)
+			}
+		}
+		row.Reason = cmp.Or(row.Reason, strings.Join(row.Problems, "; "))
 		all = append(all, row)
 	}
 	for _, s := range o.bfd.Sessions() {

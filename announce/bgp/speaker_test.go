@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
@@ -114,8 +115,9 @@ func TestUpdates(t *testing.T) {
 		s.Drain(true)
 		s.Drain(false)
 		l.Expect("+10.96.0.1/32 +10.96.0.2/32")
+		synctest.Wait()
 		x := s.Sessions()[0]
-		if x.Prefixes != [2]int{2, 0} || !x.GracefulRestart || x.HoldTime != 30*time.Second || x.Warning != "" || x.RouterID != bgptest.Addr || x.Established != 1 {
+		if x.Prefixes != [2]int{2, 0} || !x.GracefulRestart || x.HoldTime != 30*time.Second || x.Lacks != [2]string{} || !x.Sending.IsZero() || x.RouterID != bgptest.Addr || x.Established != 1 {
 			t.Errorf("%+v", x)
 		}
 		l.Send([]byte(strings.Repeat("\xff", 16) + "\x00\x17\x05\x00\x01\x00\x01")) // ROUTE-REFRESH
@@ -351,8 +353,9 @@ func TestFamiliesThatTheRouterLacks(t *testing.T) {
 		only4.Families[message.IPv6] = false
 		l.Establish(only4)
 		l.Expect("+10.96.0.1/32", "EOR 4")
+		synctest.Wait()
 		x := s.Sessions()[0]
-		if !strings.Contains(x.Warning, "IPv6 prefixes are not announced") || x.Prefixes != [2]int{1, 0} {
+		if x.Lacks[message.IPv4] != "" || !strings.Contains(x.Lacks[message.IPv6], "IPv6 prefixes are not announced") || x.Prefixes != [2]int{1, 0} {
 			t.Errorf("%+v", x)
 		}
 		s.announce(prefix("fd96::2/128"))

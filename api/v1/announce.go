@@ -13,7 +13,7 @@ const (
 	AnnouncedNowhere   = "no owner"  // layer 2
 	NotAnnounced       = "withdrawn" // BGP and routes: not by this host
 
-	AnnouncementWaiting  = "waiting"  // a session with a router is not up, or no interface is usable
+	AnnouncementWaiting  = "waiting"  // no session with a router carries it, or no interface is usable
 	AnnouncementConflict = "conflict" // layer 2: another station has the VIP
 )
 
@@ -21,9 +21,10 @@ const (
 type Announcement struct {
 	VIP      netip.Addr          `json:"vip"`
 	Mode     string              `json:"mode" enum:"l2,bgp,routes,off"`
-	Here     bool                `json:"here" doc:"this host announces it"`
+	Here     bool                `json:"here" doc:"this host is to announce it; state tells whether it does"`
 	Owner    string              `json:"owner,omitempty" doc:"of mode l2: the host that announces it"`
-	State    string              `json:"state" doc:"\"announced\", \"elsewhere\", \"no owner\", \"withdrawn\"; at layer 2 also \"probing\", \"waiting\", \"conflict\""`
+	State    string              `json:"state" doc:"\"announced\", \"elsewhere\", \"no owner\", \"withdrawn\"; also \"waiting\", and at layer 2 \"probing\" and \"conflict\""`
+	Reason   string              `json:"reason,omitempty" doc:"why this host does not announce it although it is to"`
 	Why      string              `json:"why" doc:"the reason of the decision"`
 	Services int                 `json:"services" doc:"services of the VIP that this host serves; 0: it must not announce the VIP"`
 	Since    time.Time           `json:"since" doc:"of owner and here"`

@@ -24,11 +24,14 @@ func TestSlowReasonsWithBird(t *testing.T) {
 		{"wrong password", func(s string) string {
 			return strings.Replace(s, "graceful restart on;", `graceful restart on; password "other";`, 1)
 		},
-			func(c *routers.Settings) { c.Peers[0].Password = "secret" }, "the password is wrong, or a filter drops TCP port 179", ""},
+			func(c *routers.Settings) { c.Peers[0].Password = "secret" }, "the password is wrong, or the router has none", ""},
 		{"no password", func(s string) string {
 			return strings.Replace(s, "graceful restart on;", `graceful restart on; password "other";`, 1)
 		},
-			nil, "the router requires a password", ""},
+			nil, "the router requires a password; the router requires ttl_security", ""},
+		{"TTL security of the router alone", func(s string) string { return strings.Replace(s, "graceful restart on;", "graceful restart on; ttl security on;", 1) },
+			nil, "the router requires ttl_security", ""},
+		{"TTL security of this host alone", nil, func(c *routers.Settings) { c.Peers[0].TTLSecurity = true }, "the router has no TTL security", ""},
 		{"unreachable", nil, func(c *routers.Settings) { c.Peers[0].Peer = silent[c.Peers[0].Peer.Is6()] }, "unreachable: no answer from PEER at the link layer", ""},
 	})
 }

@@ -45,7 +45,7 @@ func TestBird(t *testing.T) {
 		x := s.AwaitUp()
 		l.awaitKernelRoute(t, vip4, true)
 		l.awaitKernelRoute(t, vip6, true)
-		if !x.GracefulRestart || x.RouterID.String() != "10.0.0.1" || x.Warning != "" {
+		if !x.GracefulRestart || x.RouterID.String() != "10.0.0.1" || x.Lacks != [2]string{} {
 			t.Errorf("%+v", x)
 		}
 		for _, vip := range []netip.Prefix{vip4, vip6} {

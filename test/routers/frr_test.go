@@ -47,7 +47,7 @@ func TestFRR(t *testing.T) {
 		x := s.AwaitUp()
 		l.awaitKernelRoute(t, vip4, true)
 		l.awaitKernelRoute(t, vip6, true)
-		if !x.GracefulRestart || x.Warning != "" {
+		if !x.GracefulRestart || x.Lacks != [2]string{} {
 			t.Errorf("%+v", x)
 		}
 		for _, vip := range []netip.Prefix{vip4, vip6} {

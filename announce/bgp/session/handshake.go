@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/ironvip/ironvip/announce/bgp/message"
@@ -71,23 +72,15 @@ func (s *Settings) check(o *message.Open) error {
 	return nil
 }
 
-// warning names what the router or this host lacks for a family.
-func (s *Session) warning(hasNextHop [message.Families]bool) string {
-	var text string
+// lacks returns what the router or this host lacks for each family; "": nothing.
+func (s *Session) lacks(nextHop [message.Families]netip.Addr) (why [message.Families]string) {
 	for f := range message.Families {
 		switch {
 		case !s.remote.Families[f]:
-			text = join(text, fmt.Sprintf("%s prefixes are not announced: the router has not enabled %s unicast for this session", f, f))
-		case !hasNextHop[f]:
-			text = join(text, fmt.Sprintf("%s prefixes are not announced: the interface of the session has no %s address for the next hop", f, f))
+			why[f] = fmt.Sprintf("%s prefixes are not announced: the router has not enabled %s unicast for this session", f, f)
+		case !nextHop[f].IsValid():
+			why[f] = fmt.Sprintf("%s prefixes are not announced: the interface of the session has no %s address for the next hop", f, f)
 		}
 	}
-	return text
-}
-
-func join(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a + "; " + b
+	return why
 }

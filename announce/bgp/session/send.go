@@ -21,15 +21,12 @@ const sendTimeout = 8 * time.Minute
 func (s *Session) established(ctx context.Context) error {
 	s.upSince = time.Now()
 	nextHop := transport.NextHops(s.conn, s.remote.ExtendedNextHop)
-	var hasNextHop [message.Families]bool
-	for f := range message.Families {
-		hasNextHop[f] = nextHop[f].IsValid()
-	}
 	s.out = s.routes.out(s.remote.Families, nextHop)
 	defer s.out.feed.Close()
 	s.owner.KeepsRoutes(s.restarts())
 	s.enter(Established, func(st *Status) {
-		st.Warning, st.RouterID, st.HoldTime, st.GracefulRestart = s.warning(hasNextHop), s.remote.RouterID, s.hold, s.restarts()
+		st.Lacks, st.Sending = s.lacks(nextHop), s.upSince
+		st.RouterID, st.HoldTime, st.GracefulRestart = s.remote.RouterID, s.hold, s.restarts()
 	})
 	failed := make(chan error, 1)
 	s.reading = make(chan struct{})
@@ -41,7 +38,9 @@ func (s *Session) established(ctx context.Context) error {
 	if s.torn && ctx.Err() == nil {
 		err = notificationAfter(err, failed)
 	}
-	s.owner.Update(func(st *Status) { st.Prefixes, st.Warning = [message.Families]int{}, "" })
+	s.owner.Update(func(st *Status) {
+		st.Prefixes, st.Lacks, st.Sending = [message.Families]int{}, [message.Families]string{}, time.Time{}
+	})
 	return err
 }
 
@@ -67,13 +66,17 @@ func (s *Session) sendAll(ctx context.Context, failed <-chan error) error {
 	s.out.attributes = s.attributes()
 	keepalive := time.NewTimer(s.untilKeepalive())
 	defer keepalive.Stop()
-	for {
+	for all := s.upSince; ; { // when everything had been sent
 		var more bool
-		if s.unsent, more = s.out.appendUpdates(s.unsent); !more {
-			s.owner.Update(func(st *Status) { st.Prefixes = s.out.prefixes() })
+		if s.unsent, more = s.out.appendUpdates(s.unsent); len(s.unsent) > 0 {
+			s.owner.Update(func(st *Status) { st.Sending = all })
 		}
 		if err := s.flush(ctx); err != nil {
 			return err
+		}
+		if !more {
+			all = time.Now()
+			s.owner.Update(func(st *Status) { st.Prefixes, st.Sending = s.out.prefixes(), time.Time{} })
 		}
 		select {
 		case <-ctx.Done():

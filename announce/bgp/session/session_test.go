@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
@@ -74,6 +75,12 @@ func (r *running) KeepsRoutes(keeps bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.kept = keeps
+}
+
+func (r *running) now() Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.status
 }
 
 func (r *running) keeps() bool {
@@ -211,7 +218,14 @@ func TestRouterThatReadsNothing(t *testing.T) {
 				l.Send(message.AppendKeepalive(nil))
 			}
 		})
+		synctest.Wait()
+		sent := time.Now()
+		expect.True(t, r.now().Sending.IsZero(), "everything was sent")
+		time.Sleep(time.Second)
 		r.routes.Set(netip.MustParsePrefix("10.96.0.2/32"))
+		time.Sleep(time.Second)
+		expect.Equal(t, r.now().Sending, sent, "since when something waits")
+		expect.Equal(t, r.now().Prefixes[message.IPv4], 1, "prefixes that were sent")
 		expect.Equal(t, r.await().Error(), "send hold timer expired: the router has read nothing for 30s", "error")
 		l.Close()
 	})

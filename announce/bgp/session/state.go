@@ -27,11 +27,14 @@ func (s State) String() string {
 // Status is the state of a session, and what it has negotiated.
 type Status struct {
 	State State
-	// Warning is what the established session can't do, such as a family that the router lacks.
-	Warning string
+	// Lacks is why the established session carries no prefixes of a family; "": it does.
+	Lacks [message.Families]string
+	// Sending is when everything had been sent for the last time, while something waits for the router to read; zero: nothing
+	// waits. In a session that has not sent everything once, it is when that was established.
+	Sending time.Time
 
 	RouterID        netip.Addr            // of the router
 	HoldTime        time.Duration         // 0: no hold timer
 	GracefulRestart bool                  // both sides have it
-	Prefixes        [message.Families]int // announced IPv4 and IPv6 prefixes
+	Prefixes        [message.Families]int // IPv4 and IPv6 prefixes that were sent
 }

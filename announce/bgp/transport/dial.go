@@ -106,10 +106,15 @@ func explain(ctx context.Context, p *announce.BGPPeer, to netip.AddrPort, err er
 		return errors.New("password not supported: this kernel has no TCP MD5 signatures")
 	case !isTimeout(err):
 		return fmt.Errorf("connect to %s: %w", to, err)
-	case p.Password != "":
-		return fmt.Errorf("no answer from %s: the password is wrong, or a filter drops TCP port %d", to.Addr(), to.Port())
 	}
-	return fmt.Errorf("no answer from %s: the router requires a password, or a filter drops TCP port %d", to.Addr(), to.Port())
+	password, hops := "the router requires a password", "the router requires ttl_security"
+	if p.Password != "" {
+		password = "the password is wrong, or the router has none"
+	}
+	if p.TTLSecurity {
+		hops = "the router has no TTL security, or is farther away than multihop says"
+	}
+	return fmt.Errorf("no answer from %s: %s; %s; or a filter drops TCP port %d", to.Addr(), password, hops, to.Port())
 }
 
 func isTimeout(err error) bool {

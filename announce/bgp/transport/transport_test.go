@@ -89,7 +89,8 @@ func TestExplain(t *testing.T) {
 		{t.Context(), announce.BGPPeer{ASN: 1}, unix.ENETUNREACH, "unreachable: this host has no route"},
 		{t.Context(), announce.BGPPeer{ASN: 1, Password: "x"}, unix.ENOPROTOOPT, "password not supported"},
 		{late, announce.BGPPeer{ASN: 1}, context.DeadlineExceeded, "the router requires a password"},
-		{late, announce.BGPPeer{ASN: 1, Password: "x"}, context.DeadlineExceeded, "the password is wrong"},
+		{late, announce.BGPPeer{ASN: 1, Password: "x"}, context.DeadlineExceeded, "the password is wrong, or the router has none; the router requires ttl_security; or a filter"},
+		{late, announce.BGPPeer{ASN: 1, TTLSecurity: true, Multihop: 2}, context.DeadlineExceeded, "the router has no TTL security, or is farther away than multihop says"},
 		{t.Context(), announce.BGPPeer{ASN: 1}, unix.EPERM, "connect to 10.0.0.1:179: operation not permitted"},
 	} {
 		got := explain(c.ctx, &c.p, to, c.err)

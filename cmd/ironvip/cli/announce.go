@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,6 +113,8 @@ func (a *app) announcementText(n v1.Announcement) string {
 	var b strings.Builder
 	since := output.Since(n.Since, a.Now())
 	switch {
+	case n.Here && n.State != v1.AnnouncedHere:
+		fmt.Fprintf(&b, "%s is to be announced by this host (%s) since %s: %s.\nIt is not: %s: %s.\n", n.VIP, n.Mode, since, output.Clean(n.Why), n.State, output.Clean(cmp.Or(n.Reason, "no reason is known")))
 	case n.Here:
 		fmt.Fprintf(&b, "%s is announced by this host (%s) since %s: %s.\n", n.VIP, n.Mode, since, output.Clean(n.Why))
 	case n.Owner != "":
