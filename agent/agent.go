@@ -1,12 +1,10 @@
 // Package agent is the daemon: it wires the parts of the pipeline by hand, runs them, reloads their
-// configuration and stops them. It also opens the stores of a stopped agent for the commands that
-// work without a running agent. It makes no decision about services.
+// configuration and stops them. It makes no decision about services.
 //
-// Source code organization: agent.go creates all parts with stores.go (the stores), plane.go (the
+// Source code organization: agent.go creates all parts with plane.go (the
 // dataplane), pipeline.go (the stages) and sources.go (the sources). tables.go lists the tables for
 // `ironvip debug table`. run.go runs the parts. reload.go applies a changed configuration.
-// mode.go chooses the dataplane, leave.go ends others, and planes.go has all of them; switch.go moves a host to another one. apideps.go, plan.go, nodes.go and health.go answer the API. clean.go and snapshot.go work without a
-// running agent.
+// mode.go chooses the dataplane, leave.go ends others, and planes.go has all of them; switch.go moves a host to another one. apideps.go, plan.go, nodes.go and health.go answer the API.
 package agent
 
 import (
@@ -27,6 +25,7 @@ import (
 	"github.com/ironvip/ironvip/agent/deviceuse"
 	"github.com/ironvip/ironvip/agent/lostnodes"
 	"github.com/ironvip/ironvip/agent/naming"
+	"github.com/ironvip/ironvip/agent/stores"
 	"github.com/ironvip/ironvip/api/tokens"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/health"
@@ -40,7 +39,6 @@ import (
 	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/sockets"
-	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/pipeline"
@@ -124,9 +122,7 @@ type agent struct {
 	config    *liveConfig
 	reloading sync.Mutex
 	access    *accessControl
-	db        *store.DB
-	stateLost bool // an earlier run's state file is gone
-	stores    *stores
+	stores    *stores.Stores
 	began     chan struct{} // closed once the contents of the stores are restored
 
 	tables     pipeline.Tables
@@ -172,7 +168,7 @@ func runAgent(ctx context.Context, o Options, set *sockets.Set, inherited []erro
 	defer set.Close()
 	cfg, problems := configs.LoadOrLastGood(o.Config, o.StateDir)
 	if cfg == nil {
-		return problemsError("configuration refused", problems)
+		return configs.Refusal("configuration refused", problems)
 	}
 	cfg.Dataplane.ProxySocket = cmp.Or(cfg.Dataplane.ProxySocket, o.ProxySocket)
 	log := newLogger(cfg, &slog.LevelVar{})
@@ -215,17 +211,8 @@ func (a *agent) close() error {
 	if a.connect.Plane != nil {
 		a.connect.Close()
 	}
-	return errors.Join(append(errs, a.closeStores())...)
-}
-
-// closeStores leaves the fleet and closes the state file.
-func (a *agent) closeStores() error {
-	var errs []error
 	if a.stores != nil {
-		errs = append(errs, a.stores.close())
-	}
-	if a.db != nil {
-		errs = append(errs, a.db.Close())
+		errs = append(errs, a.stores.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -271,21 +258,12 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, set *socke
 		a.log.Warn("services.d ignored: no static source configured", "dir", dir, "hint", `add a [[source]] with type = "static" and path = "services.d"`)
 	}
 
-	if a.db, err = openState(cfg); err != nil {
+	if a.stores, err = stores.Start(cfg, stores.Options{Version: o.Version, Clock: clock, Events: a.events, Log: a.log}); err != nil {
 		return nil, err
 	}
-	if a.stateLost, err = isStateLost(cfg, a.db); err != nil {
-		return nil, err
-	}
-	if err := checkStore(cfg, a.db); err != nil {
-		return nil, err
-	}
-	if a.stores, err = openStores(cfg, a.db, storeOptions{version: o.Version, clock: clock, events: a.events, log: a.log}); err != nil {
-		return nil, err
-	}
-	a.access = newAccessControl(tokens.New(a.stores.tokens, time.Now), a.log)
-	if a.stateLost {
-		p := a.stateLostProblem()
+	a.access = newAccessControl(tokens.New(a.stores.Tokens, time.Now), a.log)
+	if a.stores.Lost {
+		p := a.stores.LostProblem()
 		a.logProblem("state file", p)
 		a.events.Add(event.Event{Kind: "state_lost", Object: p.Place, Message: p.Message})
 	}
@@ -296,7 +274,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, set *socke
 		return nil, err
 	}
 	a.newOverrides(cfg)
-	last, _, err := planeNote(a.db).Get(lastPlaneKey)
+	last, _, err := planeNote(a.stores.DB).Get(lastPlaneKey)
 	if err != nil {
 		return nil, err
 	}
@@ -319,7 +297,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, set *socke
 	if err := a.newSources(cfg); err != nil {
 		return nil, err
 	}
-	if tree := a.stores.tree; tree != nil {
+	if tree := a.stores.Tree; tree != nil {
 		tree.SetNode(a.node)
 	}
 	return a, nil
@@ -328,7 +306,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, set *socke
 // allocatorOptions adds what the allocator of a fleet needs, if the store is shared.
 func (a *agent) allocatorOptions(clock *table.Clock) ipam.Options {
 	o := ipam.Options{Clock: clock, Events: a.events, Log: a.log, Unreadable: func(k vip.ServiceKey) bool { return a.rest.Unreadable(k) }}
-	if tree := a.stores.tree; tree != nil {
+	if tree := a.stores.Tree; tree != nil {
 		o.Node, o.Leadership = a.config.get().Node.Name, tree
 		o.Away = func(node string) bool { return tree.AwayFor(node) >= goneAfter }
 		o.OwnName = tree.OwnName

@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"context"
 	"time"
 
 	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/api/snapshot"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/proxy"
@@ -40,7 +42,7 @@ func (a *agent) apiDeps() api.Deps {
 		Registrar: a.rest, SetState: a.overrides.Set, LocalOverrides: a.overrides.Local,
 		Clock: a.clock, Services: a.tables.Services, Sources: a.statuses, Refused: a.refusals, Conflicts: a.pipeline.Resolve.Conflicts(), Overrides: a.tables.Overrides, Health: a.tables.Health, Passive: a.tables.Passive, Leases: a.allocator.Leases(),
 		Allocations: a.tables.Allocations, Compiled: a.tables.Compiled, Frontends: a.tables.Frontends, Applied: a.tables.Applied,
-		Begun: a.began, Awaits: a.awaits, Ready: a.pipeline.Loop.Synced(), Overridden: a.pipeline.Compile.WaitOverridden, DrainsKept: a.pipeline.Compile.WaitKept,
+		Begun: a.began, Awaits: a.stores.Awaits, Ready: a.pipeline.Loop.Synced(), Overridden: a.pipeline.Compile.WaitOverridden, DrainsKept: a.pipeline.Compile.WaitKept,
 		Events: a.events,
 		Pools:  a.allocator.Pools, Reservations: a.allocator,
 		Resync:    a.resync,
@@ -59,7 +61,7 @@ func (a *agent) apiDeps() api.Deps {
 		Nodes: a.nodes, ForgetNode: a.forgetNode, CompareChecks: a.compareChecks,
 		Announcing: a.apiAnnouncing(),
 		Naming:     api.Naming{Stage: a.naming.Stage, Zone: a.naming.Zone},
-		Snapshot:   a.snapshot,
+		Snapshot:   func(ctx context.Context) (snapshot.Document, error) { return a.stores.Document(ctx, a.version) },
 		Tables:     a.debugTables(),
 		Checks:     a.checks,
 		Metrics:    a.metrics,

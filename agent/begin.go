@@ -1,10 +1,10 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
+	"github.com/ironvip/ironvip/agent/stores"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
 )
@@ -12,7 +12,7 @@ import (
 // begin restores the content of the stores once they can be read. Before that, a service could get
 // an address that another one holds.
 func (a *agent) begin(ctx context.Context) error {
-	if err := a.stores.wait(ctx, a.reportWaiting); err != nil {
+	if err := a.stores.Wait(ctx, a.reportWaiting); err != nil {
 		return err
 	}
 	restoring, ctx := parallel.NewGroup(ctx) // each on its own processor
@@ -37,16 +37,8 @@ func (a *agent) begin(ctx context.Context) error {
 // hasBegun reports whether the content of the stores is restored.
 func (a *agent) hasBegun() bool { return table.IsClosed(a.began) }
 
-// awaits describes what an agent that has not begun waits for.
-func (a *agent) awaits() string {
-	if a.stores.tree == nil {
-		return "the state file is being read"
-	}
-	return fmt.Sprintf("waiting for consul at %s: %s", a.config.startedWith().Consul.Address, cmp.Or(a.stores.tree.Stale(), "it is being read"))
-}
-
 // reportWaiting reports to the log and systemd that the agent waits for the store.
 func (a *agent) reportWaiting(why string) {
 	a.log.Warn("waiting for the store: this host has never read it, and assigns nothing before", "consul", a.config.startedWith().Consul.Address, "err", why)
-	a.systemd.send(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d\nSTATUS=%s", (10 * waitingEvery).Microseconds(), a.awaits()))
+	a.systemd.send(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d\nSTATUS=%s", (10 * stores.WaitingEvery).Microseconds(), a.stores.Awaits()))
 }

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/agent/stores"
 	"github.com/ironvip/ironvip/api/snapshot"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
@@ -51,34 +52,28 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		must.Succeed(t, held.Commit(t.Context(), ipam.Gain(lease)))
 
 		clock := &table.Clock{}
-		db := openDB(t, filepath.Join(t.TempDir(), store.FileName))
-		a := &agent{db: db, began: make(chan struct{}), config: newLiveConfig(cfg, nil), stores: &stores{}, log: slog.New(slog.DiscardHandler)}
+		db := must.Get(store.Open(filepath.Join(t.TempDir(), store.FileName)))(t)
+		defer db.Close()
+		a := &agent{began: make(chan struct{}), config: newLiveConfig(cfg, nil), stores: &stores.Stores{Config: cfg, DB: db}, log: slog.New(slog.DiscardHandler)}
 		m.Client("late").SetDown(true)
 		host := m.Run(t, fleet.Options{Node: "late", Clock: clock, Folders: folders}, func(tree *fleet.Tree) {
-			a.stores.tree = tree
+			a.stores.Tree = tree
 			a.stores.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree)}
 		})
 		defer host.End()
-		var err error
-		if a.allocator, err = ipam.Prepare(a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)); err != nil {
-			t.Fatal(err)
-		}
+		a.allocator = must.Get(ipam.Prepare(a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)))(t)
 		a.tables = pipeline.NewTables(clock)
-		if a.rest, err = rest.New(a.restOptions(cfg)); err != nil {
-			t.Fatal(err)
-		}
-		if a.stores.Pending, err = registry.NewJournal(a.stores.States, store.NewBucket[overrides.Override](db, "pending states")); err != nil {
-			t.Fatal(err)
-		}
+		a.rest = must.Get(rest.New(a.restOptions(cfg)))(t)
+		a.stores.Pending = must.Get(registry.NewJournal(a.stores.States, store.NewBucket[overrides.Override](db, "pending states")))(t)
 		a.newOverrides(cfg)
-		if c := a.storeCheck(); c.Level != v1.LevelWarn || !strings.Contains(c.Message, "waiting for consul at 10.0.0.5:8500") {
+		if c := a.stores.FleetCheck(a.hasBegun()); c.Level != v1.LevelWarn || !strings.Contains(c.Message, "waiting for consul at 10.0.0.5:8500") {
 			t.Errorf("at first: %+v", c)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		stopped := make(chan error, 1)
 		go func() { stopped <- a.begin(ctx) }()
 		time.Sleep(time.Minute)
-		if c := a.storeCheck(); c.Level != v1.LevelFail || !strings.HasPrefix(c.Message, "waiting for consul at 10.0.0.5:8500 for 1m0s: ") || !strings.Contains(c.Hint, "never read") {
+		if c := a.stores.FleetCheck(a.hasBegun()); c.Level != v1.LevelFail || !strings.HasPrefix(c.Message, "waiting for consul at 10.0.0.5:8500 for 1m0s: ") || !strings.Contains(c.Hint, "never read") {
 			t.Errorf("later: %+v", c)
 		}
 		if a.hasBegun() || a.allocator.Leases().Len() != 0 {
@@ -89,7 +84,7 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		})
 		m.Client("late").SetDown(false)
 		time.Sleep(time.Minute)
-		if c := a.storeCheck(); c.Level != v1.LevelFail || !strings.HasPrefix(c.Message, "waiting for consul at 10.0.0.5:8500 for 2m0s: consul: no answer in time: ") ||
+		if c := a.stores.FleetCheck(a.hasBegun()); c.Level != v1.LevelFail || !strings.HasPrefix(c.Message, "waiting for consul at 10.0.0.5:8500 for 2m0s: consul: no answer in time: ") ||
 			!strings.Contains(c.Hint, "check that Consul runs and has a leader") {
 			t.Errorf("while Consul starts: %+v", c)
 		}
@@ -120,7 +115,7 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		default:
 			t.Error("what operators said is not known")
 		}
-		if c := a.storeCheck(); c.Level != v1.LevelOK {
+		if c := a.stores.FleetCheck(a.hasBegun()); c.Level != v1.LevelOK {
 			t.Errorf("at last: %+v", c)
 		}
 		m.Client("late").SetDown(true)
@@ -130,7 +125,7 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		m.Client("late").SetDown(false)
 		time.Sleep(time.Minute)
-		if c := a.storeCheck(); c.Level != v1.LevelFail || c.Message != "consul at 10.0.0.5:8500 not writable: another host has this host's id or name" ||
+		if c := a.stores.FleetCheck(a.hasBegun()); c.Level != v1.LevelFail || c.Message != "consul at 10.0.0.5:8500 not writable: another host has this host's id or name" ||
 			c.Hint != "traffic goes on; new addresses and registrations wait" || len(c.Problems) != 1 || c.Problems[0].Code != vip.CodeNameTaken {
 			t.Errorf("another host has its name: %+v", c)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/ironvip/ironvip/agent/stores"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/store"
@@ -17,7 +18,7 @@ import (
 func Check(o Options) error {
 	cfg, problems := configs.Load(o.Config)
 	if cfg == nil {
-		return problemsError("configuration refused", problems)
+		return configs.Refusal("configuration refused", problems)
 	}
 	if o.StateDir != "" {
 		cfg.Node.StateDir = o.StateDir
@@ -25,7 +26,7 @@ func Check(o Options) error {
 	if err := checkFiles(openfiles.Limit()); err != nil {
 		return err
 	}
-	path := statePath(cfg)
+	path := stores.StatePath(cfg)
 	if err := store.Check(path); err != nil && !errors.Is(err, store.ErrLocked) && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("state file %s: %w", path, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 )
@@ -21,7 +22,7 @@ func TestCheck(t *testing.T) {
 	entries := must.Get(os.ReadDir(dir))(t)
 	expect.Equal(t, len(entries), 1, "files afterwards")
 
-	db := openDB(t, filepath.Join(dir, "ironvip.db"))
+	db := must.Get(store.Open(filepath.Join(dir, "ironvip.db")))(t)
 	expect.Succeed(t, Check(Options{Config: path}), "beside a running agent")
 	must.Succeed(t, db.Close())
 	expect.Succeed(t, Check(Options{Config: path}), "after one")

@@ -19,7 +19,7 @@ func (a *agent) compareChecks(ctx context.Context, services []*vip.Service) (ite
 	compare := func(*vip.Service, *vip.Backend) []v1.CheckComparison { return nil } // a real server has no checks
 	switch {
 	case a.share != nil:
-		nodes, err := a.stores.tree.Nodes(ctx)
+		nodes, err := a.stores.Tree.Nodes(ctx)
 		if err != nil {
 			return nil, err
 		}

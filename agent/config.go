@@ -17,7 +17,6 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/logwriter"
 	"github.com/ironvip/ironvip/internal/sockets"
-	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -145,45 +144,6 @@ func socketHint(err error) string {
 		return "remove it, or set api.socket to another path"
 	}
 	return "set api.socket to a path in a directory that this process can write or create"
-}
-
-// problemsError returns one error that lists problems, one per line with its hint.
-func problemsError(what string, problems []vip.Problem) error {
-	return errors.New(what + ":\n" + problemLines(problems, "hint"))
-}
-
-func problemLines(problems []vip.Problem, hintLabel string) string {
-	return text.Join(problems, "\n", func(p vip.Problem) string {
-		line := "  " + p.Error()
-		if p.Hint != "" {
-			line += fmt.Sprintf("     %s: %s", hintLabel, p.Hint)
-		}
-		return line
-	})
-}
-
-// withHints returns the error with the hint of every problem inside it.
-func withHints(err error) error {
-	var problems []vip.Problem
-	collect(err, &problems)
-	if len(problems) == 0 {
-		return err
-	}
-	return errors.New(problemLines(problems, "fix"))
-}
-
-// collect appends the problems of a tree of errors.
-func collect(err error, into *[]vip.Problem) {
-	switch e := err.(type) {
-	case vip.Problem:
-		*into = append(*into, e)
-	case interface{ Unwrap() []error }:
-		for _, inner := range e.Unwrap() {
-			collect(inner, into)
-		}
-	case interface{ Unwrap() error }:
-		collect(e.Unwrap(), into)
-	}
 }
 
 func firstLine(err error) string {

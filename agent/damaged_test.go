@@ -12,11 +12,13 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/ironvip/ironvip/agent/stores"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/boltstore"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/sources"
@@ -38,24 +40,19 @@ func TestLeaseOfAnUnreadableRegistrationIsKept(t *testing.T) {
 	}
 	prepare(t, path, names, record)
 	bubble.Test(t, func(t *testing.T) {
-		db := openDB(t, path)
-		local, err := localStores(db)
-		must.Succeed(t, err)
-		cfg := &configs.Config{}
+		cfg := &configs.Config{IPAM: configs.IPAM{Store: configs.StoreBolt}}
 		cfg.Pools = []configs.Pool{{Name: "lan", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}
 		clock := table.NewClock(time.Now())
+		opened := must.Get(stores.Open(cfg, must.Get(store.Open(path))(t), stores.Options{}))(t)
+		defer opened.Close()
 		a := &agent{
-			began: make(chan struct{}), config: newLiveConfig(cfg, nil), stores: &stores{Stores: local}, log: slog.New(slog.DiscardHandler),
+			began: make(chan struct{}), config: newLiveConfig(cfg, nil), stores: opened, log: slog.New(slog.DiscardHandler),
 			events:   event.NewLog(100, time.Now),
 			tables:   pipeline.NewTables(clock),
 			statuses: table.New(clock, sources.KeyOfStatus, sources.SameStatus),
 		}
-		if a.allocator, err = ipam.Prepare(local.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)); err != nil {
-			t.Fatal(err)
-		}
-		if a.rest, err = rest.New(a.restOptions(cfg)); err != nil {
-			t.Fatal(err)
-		}
+		a.allocator = must.Get(ipam.Prepare(opened.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)))(t)
+		a.rest = must.Get(rest.New(a.restOptions(cfg)))(t)
 		a.pipeline = pipeline.New(pipeline.Options{Tables: a.tables, Allocator: a.allocator, Plane: reconciletest.NewPlane(), Resync: -1, Events: a.events})
 		must.Succeed(t, a.newSources(cfg))
 		must.Succeed(t, a.allocator.Restore(t.Context()))
@@ -96,7 +93,7 @@ func TestLeaseOfAnUnreadableRegistrationIsKept(t *testing.T) {
 		}
 		expect("after a replacement and two deletions", "readable", "replaced")
 		for _, name := range []string{"deleted", "invalid"} {
-			if _, there, err := serviceBucket(db).Get("default/" + name); there || err != nil {
+			if _, there, err := store.NewBucket[rest.Record](opened.DB, "rest").Get("default/" + name); there || err != nil {
 				t.Errorf("the registration of %q after its deletion: %t, %v", name, there, err)
 			}
 		}
@@ -110,14 +107,13 @@ func TestLeaseOfAnUnreadableRegistrationIsKept(t *testing.T) {
 // The registrations of "replaced" and "deleted" have a flipped bit.
 func prepare(t *testing.T, path string, names []string, record func(string) rest.Record) {
 	t.Helper()
-	db, err := store.Open(path)
-	must.Succeed(t, err)
-	local := must.Get(localStores(db))(t)
+	db := must.Get(store.Open(path))(t)
+	leases, records := must.Get(boltstore.New(db))(t), store.NewBucket[rest.Record](db, "rest")
 	addr := netip.MustParseAddr("192.0.2.10")
 	for _, name := range names {
 		lease := ipam.Lease{Resource: ipam.Resource{Addr: addr}, Pool: "lan", State: ipam.Held, Since: vip.InstantOf(time.Now()),
 			Holders: []ipam.Holder{{Service: vip.ServiceKey{Namespace: vip.DefaultNamespace, Name: name}, Source: rest.Type}}}
-		must.Succeed(t, local.Leases.Commit(t.Context(), ipam.Gain(lease)))
+		must.Succeed(t, leases.Commit(t.Context(), ipam.Gain(lease)))
 		addr = addr.Next()
 		r := record(name)
 		switch name {
@@ -126,12 +122,12 @@ func prepare(t *testing.T, path string, names []string, record func(string) rest
 		case "invalid":
 			r.Spec.Ports = nil
 		}
-		must.Succeed(t, serviceBucket(db).Put("default/"+name, r))
+		must.Succeed(t, records.Put("default/"+name, r))
 	}
 	must.Succeed(t, db.Close())
 	file := must.Get(bbolt.Open(path, 0o600, nil))(t)
 	defer file.Close()
-	err = file.Update(func(tx *bbolt.Tx) error {
+	err := file.Update(func(tx *bbolt.Tx) error {
 		for _, name := range []string{"replaced", "deleted"} {
 			bucket, key := tx.Bucket([]byte("rest")), []byte("default/"+name)
 			value := append([]byte(nil), bucket.Get(key)...)

@@ -77,9 +77,9 @@ func (a *agent) hangs() error {
 
 // checks returns the agent's own lines of `ironvip status`.
 func (a *agent) checks() []v1.Check {
-	checks := slices.Concat(a.stateChecks(), a.switchChecks(), a.leavingChecks(), a.scopeChecks())
-	if a.stores.tree != nil {
-		checks = append(checks, a.storeCheck())
+	checks := slices.Concat(a.stores.StateChecks(), a.switchChecks(), a.leavingChecks(), a.scopeChecks())
+	if a.stores.Tree != nil {
+		checks = append(checks, a.stores.FleetCheck(a.hasBegun()))
 	}
 	checks = appendProblems(checks, "device", a.deviceProblems())
 	checks = append(checks, a.firewall.checks()...)

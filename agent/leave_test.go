@@ -6,17 +6,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/agent/stores"
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // The time of a dataplane that leaves counts from its replacement, also after a restart, and anew if it served in between. An
 // agent that ended before it served replaced nothing.
 func TestTimeOfADataplaneThatLeaves(t *testing.T) {
-	db := openDB(t, filepath.Join(t.TempDir(), "state.db"))
+	db := must.Get(store.Open(filepath.Join(t.TempDir(), "state.db")))(t)
+	defer db.Close()
 	agentOf := func(mode string) *agent {
-		return &agent{db: db, log: slog.New(slog.DiscardHandler), planes: newPlanes(&dataplane{about: api.Dataplane{Mode: mode}})}
+		return &agent{stores: &stores.Stores{DB: db}, log: slog.New(slog.DiscardHandler), planes: newPlanes(&dataplane{about: api.Dataplane{Mode: mode}})}
 	}
 	serves := func(mode string) *agent {
 		a := agentOf(mode)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 )
 
@@ -25,12 +26,12 @@ func planeNote(db *store.DB) *store.Bucket[lastPlane] {
 // notePlane records that the dataplane serves, unless it is the same as before. From then on, the one before leaves.
 func (a *agent) notePlane() {
 	now := lastPlane{a.plane().about.Mode}
-	last, known, err := planeNote(a.db).Get(lastPlaneKey)
+	last, known, err := planeNote(a.stores.DB).Get(lastPlaneKey)
 	if err == nil && known && slices.Contains(otherModes(now.Mode), last.Mode) {
 		a.leavesSince(last.Mode)
 	}
 	if err == nil && last != now {
-		err = planeNote(a.db).Put(lastPlaneKey, now)
+		err = planeNote(a.stores.DB).Put(lastPlaneKey, now)
 	}
 	if err != nil {
 		a.log.Warn("dataplane in use not recorded: with mode auto, the next start may choose another", "err", err)
@@ -46,12 +47,12 @@ func leavingNote(db *store.DB) *store.Bucket[time.Time] {
 // leavesSince returns when another dataplane was replaced: now, or as recorded by an agent that has ended in between.
 func (a *agent) leavesSince(mode string) time.Time {
 	now := time.Now()
-	since, known, err := leavingNote(a.db).Get(mode)
+	since, known, err := leavingNote(a.stores.DB).Get(mode)
 	if err == nil && known && !since.After(now) {
 		return since
 	}
 	if err == nil {
-		err = leavingNote(a.db).Put(mode, now)
+		err = leavingNote(a.stores.DB).Put(mode, now)
 	}
 	if err != nil {
 		a.log.Warn("change of the dataplane not recorded: after a restart, connections of the one before have longer", "dataplane", mode, "err", err)
@@ -61,20 +62,20 @@ func (a *agent) leavesSince(mode string) time.Time {
 
 // ranBefore reports whether another dataplane may have something in the kernel, by the records.
 func (a *agent) ranBefore(mode string) bool {
-	last, known, err := planeNote(a.db).Get(lastPlaneKey)
+	last, known, err := planeNote(a.stores.DB).Get(lastPlaneKey)
 	if err == nil && known && last.Mode == mode {
 		return true
 	}
-	_, known, err = leavingNote(a.db).Get(mode)
+	_, known, err = leavingNote(a.stores.DB).Get(mode)
 	return err == nil && known
 }
 
 // forgetLeaving removes the record of a dataplane that has nothing left, or serves again.
 func (a *agent) forgetLeaving(mode string) {
-	if _, known, err := leavingNote(a.db).Get(mode); err == nil && !known {
+	if _, known, err := leavingNote(a.stores.DB).Get(mode); err == nil && !known {
 		return
 	}
-	if err := leavingNote(a.db).Delete(mode); err != nil {
+	if err := leavingNote(a.stores.DB).Delete(mode); err != nil {
 		a.log.Warn("record of an earlier dataplane not removed", "dataplane", mode, "err", err)
 	}
 }
@@ -99,14 +100,14 @@ type choice struct {
 // connections. Without one, or if that can't run any more, it takes the first of preference that can.
 func chooseMode(mode, role, before string, check func(mode string) []host.Finding) (choice, error) {
 	if role == configs.RoleRealServer && mode == configs.ModeAuto {
-		if missing := host.Err(check(configs.ModeIPVS)); missing != nil {
-			return choice{}, fmt.Errorf("dataplane.role = %q needs the ipvs dataplane, which can't work here\n%w\nhint: fix this; `ironvip doctor` shows everything", configs.RoleRealServer, withHints(missing))
+		if found := check(configs.ModeIPVS); len(host.Missing(found)) > 0 {
+			return choice{}, fmt.Errorf("dataplane.role = %q needs the ipvs dataplane, which can't work here\n%s\nhint: fix this; `ironvip doctor` shows everything", configs.RoleRealServer, lacks(found))
 		}
 		return choice{Mode: configs.ModeIPVS, Why: "a real server needs it"}, nil
 	}
 	if mode != configs.ModeAuto {
-		if missing := host.Err(check(mode)); missing != nil {
-			return choice{}, fmt.Errorf("dataplane.mode = %q can't work here\n%w\nhint: fix this, or set dataplane.mode to \"auto\" or \"proxy\"; `ironvip doctor` shows everything", mode, withHints(missing))
+		if found := check(mode); len(host.Missing(found)) > 0 {
+			return choice{}, fmt.Errorf("dataplane.mode = %q can't work here\n%s\nhint: fix this, or set dataplane.mode to \"auto\" or \"proxy\"; `ironvip doctor` shows everything", mode, lacks(found))
 		}
 		return choice{Mode: mode, Why: "the configuration asks for it"}, nil
 	}
@@ -140,4 +141,15 @@ func chooseMode(mode, role, before string, check func(mode string) []host.Findin
 		out.Why = "the kernel and this process's rights allow it"
 	}
 	return out, nil
+}
+
+// lacks returns a line for each finding that keeps a dataplane from running, with the fix.
+func lacks(found []host.Finding) string {
+	return text.Join(host.Missing(found), "\n", func(f host.Finding) string {
+		line := "  " + host.Err([]host.Finding{f}).Error()
+		if f.Remedy != "" {
+			line += "     fix: " + f.Remedy
+		}
+		return line
+	})
 }

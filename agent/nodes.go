@@ -13,7 +13,6 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/fleet/roster"
-	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/sources/rest"
 )
@@ -27,8 +26,8 @@ func (a *agent) node() membership.Node {
 		Services: a.tables.Services.Len(), Frontends: stats.Wanted, Revision: stats.AppliedRev, Lag: a.lag.of(stats, time.Now()).Milliseconds(),
 		Problems: stats.Failing + a.troubled(), Since: a.started.UnixMilli(),
 	}
-	if a.stores.tree != nil {
-		_, all := a.stores.tree.FirstProblems(0)
+	if a.stores.Tree != nil {
+		_, all := a.stores.Tree.FirstProblems(0)
 		out.Problems += all
 	}
 	if a.share != nil {
@@ -69,7 +68,7 @@ func (a *agent) nodes(ctx context.Context) (v1.NodeList, error) {
 
 // presentNodes lists the nodes that are not lost.
 func (a *agent) presentNodes(ctx context.Context) (out []v1.Node, err error) {
-	if a.stores.tree == nil {
+	if a.stores.Tree == nil {
 		own := nodeView(a.node())
 		own.Self, own.Elected = true, true
 		out = append(out, own)
@@ -78,7 +77,7 @@ func (a *agent) presentNodes(ctx context.Context) (out []v1.Node, err error) {
 		}
 		return out, nil
 	}
-	nodes, err := a.stores.tree.Nodes(ctx)
+	nodes, err := a.stores.Tree.Nodes(ctx)
 	for _, n := range nodes {
 		if n.Name != a.config.get().Node.Name {
 			out = append(out, nodeView(n))
@@ -95,57 +94,13 @@ func (a *agent) presentNodes(ctx context.Context) (out []v1.Node, err error) {
 
 // forgetNode removes a lost node of a fleet. Without a fleet, the configuration lists the nodes.
 func (a *agent) forgetNode(ctx context.Context, node string) error {
-	if a.stores.roster != nil {
-		return a.stores.roster.Forget(ctx, node)
+	if a.stores.Roster != nil {
+		return a.stores.Roster.Forget(ctx, node)
 	}
 	if list, _ := a.nodes(ctx); slices.ContainsFunc(list.Items, func(n v1.Node) bool { return n.Name == node }) {
 		return server.Refuse(http.StatusConflict, v1.CodeConflict, "node "+node+" is in the configuration: this host has no fleet", "remove it from announce.peers, then: ironvip reload")
 	}
 	return fmt.Errorf("node %s is %w", node, roster.ErrUnknown)
-}
-
-// maxStoreProblems bounds the number of store problems in `ironvip status`.
-const maxStoreProblems = 20
-
-// storeCheck returns the line of `ironvip status` for a store that hosts share.
-func (a *agent) storeCheck() v1.Check {
-	tree := a.stores.tree
-	at := "consul at " + a.config.startedWith().Consul.Address
-	c := v1.Check{Name: "store", Level: v1.LevelOK, Message: at}
-	problems, all := tree.FirstProblems(maxStoreProblems)
-	for _, p := range problems {
-		c.Problems = append(c.Problems, v1.Problem{Code: p.Code, Place: p.Place, Field: p.Field, Message: p.Message, Hint: p.Hint})
-	}
-	c.More = all - len(problems)
-	why, advice, since := tree.StaleSince()
-	switch {
-	case tree.Duplicate() != nil: // among the problems
-		c.Level = v1.LevelFail
-		c.Message += " not writable: another host has this host's id or name"
-		c.Hint = "traffic goes on; new addresses and registrations wait"
-	case !a.hasBegun() && time.Since(since) < waitingEvery: // as at any start
-		c.Level, c.Message, c.Hint = v1.LevelWarn, a.awaits(), advice
-	case !a.hasBegun():
-		c.Level = v1.LevelFail
-		c.Message = fmt.Sprintf("waiting for %s for %s: %s", at, time.Since(since).Round(time.Second), why)
-		c.Hint = "this host has never read the store, and begins when it answers (consul members) and accepts the token (consul.token_file)"
-		if advice != "" {
-			c.Hint = "this host has never read the store, and begins when it can; " + advice
-		}
-	case why != "":
-		c.Level = v1.LevelWarn
-		c.Message += fmt.Sprintf(" away for %s: %s", time.Since(since).Round(time.Second), why)
-		c.Hint = "traffic goes on; new addresses and registrations wait until it answers (consul members) and accepts the token (consul.token_file)"
-		if advice != "" {
-			c.Hint = "traffic goes on; new addresses and registrations wait; " + advice
-		}
-	case all > 0:
-		c.Level = v1.LevelWarn
-		c.Message += " in touch, " + text.Plural(all, "problem")
-	default:
-		c.Message += " in touch, " + cmp.Or(tree.Elected(), "nobody") + " is elected"
-	}
-	return c
 }
 
 // rereadPatience is how long a caller waits for a requested read of the store. It is less than the
@@ -155,7 +110,7 @@ const rereadPatience = 8 * time.Second
 // resync makes a source read everything again. For services that were registered through the API of
 // a fleet, it reads the whole shared store.
 func (a *agent) resync(ctx context.Context, source string) error {
-	if tree := a.stores.tree; tree != nil && source == rest.Type {
+	if tree := a.stores.Tree; tree != nil && source == rest.Type {
 		ctx, cancel := context.WithTimeout(ctx, rereadPatience)
 		defer cancel()
 		if err := tree.Reread(ctx); err != nil {

@@ -31,9 +31,9 @@ func (a *agent) newPipeline(cfg *configs.Config) {
 		}
 	}
 	a.pipeline = pipeline.New(pipeline.Options{
-		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.tree != nil, Scope: cfg.Dataplane.Serves,
+		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.Tree != nil, Scope: cfg.Dataplane.Serves,
 		Node:      compile.Node{Name: cfg.Node.Name, Zone: cfg.Node.Zone, RealServer: cfg.Dataplane.Role == configs.RoleRealServer},
-		NodePorts: nodePortAddresses(cfg), Drains: store.NewBucket[vip.Frontend](a.db, "drains"),
+		NodePorts: nodePortAddresses(cfg), Drains: store.NewBucket[vip.Frontend](a.stores.DB, "drains"),
 		Plane: a.plane(), Connections: a.planes, Resync: time.Duration(cfg.Dataplane.ResyncInterval), Together: together,
 		Events: a.events, Log: a.log,
 	})
@@ -46,21 +46,21 @@ func (a *agent) newPipeline(cfg *configs.Config) {
 // newAnnouncing creates the part that tells the announcer what to do.
 func (a *agent) newAnnouncing() {
 	balancers := func() int { return 1 }
-	if a.stores.roster != nil {
-		balancers = a.stores.roster.Probing
+	if a.stores.Roster != nil {
+		balancers = a.stores.Roster.Probing
 	}
 	a.announcing = announcing.New(announcing.Options{
-		Balancers: balancers, Config: a.config.get, Store: a.stores.announce, Fleet: a.stores.tree != nil, Host: a.tables.Host, Applied: a.tables.Applied,
+		Balancers: balancers, Config: a.config.get, Store: a.stores.Announce, Fleet: a.stores.Tree != nil, Host: a.tables.Host, Applied: a.tables.Applied,
 		Synced: a.pipeline.Loop.Synced(), Healthy: newPlaneHealth(a.pipeline.Loop.Stats).ok, Forwards: a.forwards, Hangs: a.hangs,
 		Clock: a.tables.Clock, Events: a.events, Log: a.log,
 	})
 	o := lostnodes.Options{Peers: a.announcing.Peers, Draining: a.announcing.Nodes.Draining, Configured: a.announcing.IsPeer, Clock: a.tables.Clock, Events: a.events}
-	if a.stores.roster != nil {
-		o.Roster = a.stores.roster
+	if a.stores.Roster != nil {
+		o.Roster = a.stores.Roster
 	}
 	a.lost = lostnodes.New(o)
-	if a.stores.roster != nil {
-		a.stores.roster.Keep(nodeRecords{a.announcing.Nodes, a.lost})
+	if a.stores.Roster != nil {
+		a.stores.Roster.Keep(nodeRecords{a.announcing.Nodes, a.lost})
 	}
 	a.metrics = append(a.metrics, a.announcing.Collector(), a.lost.Collect)
 }
@@ -69,7 +69,7 @@ func (a *agent) newAnnouncing() {
 func (a *agent) newNaming() (err error) {
 	a.naming, err = naming.New(naming.Options{
 		Config: a.config.get, Services: a.tables.Services, Allocations: a.tables.Allocations, Leases: a.allocator.Leases(),
-		Store: store.NewBucket[vip.ServiceKey](a.db, "contested names"), Host: a.tables.Host, Sockets: a.sockets, Clock: a.tables.Clock, Events: a.events, Log: a.log,
+		Store: store.NewBucket[vip.ServiceKey](a.stores.DB, "contested names"), Host: a.tables.Host, Sockets: a.sockets, Clock: a.tables.Clock, Events: a.events, Log: a.log,
 	})
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func newHealth(a *agent, cfg *configs.Config) *health.Stage {
 	stage := health.Options{
 		Rules:    health.Rules{Default: cfg.Health.Default == health.DefaultTCP},
 		Services: a.tables.Services, Health: a.tables.Health, Results: o.Results, Node: cfg.Node.Name,
-		Store: store.NewBucket[vip.BackendHealth](a.db, "health"),
+		Store: store.NewBucket[vip.BackendHealth](a.stores.DB, "health"),
 		Hold:  sources.DefaultShrinkGuard, Events: a.events, Log: a.log,
 	}
 	o.Paths, o.Mark = a.tables.ProbePaths, a.markOf
@@ -109,11 +109,11 @@ func newHealth(a *agent, cfg *configs.Config) *health.Stage {
 	a.probed = o.Results
 	a.prober = probe.New(o)
 	stage.Prober = a.prober
-	if a.stores.tree != nil {
+	if a.stores.Tree != nil {
 		stage.Results = probe.NewResults(a.tables.Clock) // the share's, beside those of the engine
 		a.share = share.New(share.Options{
 			Node: cfg.Node.Name, Probers: cfg.Health.Probers, Engine: a.prober, Own: o.Results, Results: stage.Results,
-			Members: a.stores.roster.Rows(), WasThere: a.stores.roster.WasThere, Verdicts: a.stores.verdicts, Tree: a.stores.tree, Log: a.log,
+			Members: a.stores.Roster.Rows(), WasThere: a.stores.Roster.WasThere, Verdicts: a.stores.Verdicts, Tree: a.stores.Tree, Log: a.log,
 		})
 		stage.Prober = a.share
 	}
@@ -146,7 +146,7 @@ func (a *agent) parts() []part {
 	parts := append([]part{
 		{"watching the host's addresses", a.watcher.Run},
 		{"the sources", a.supervisor.Run},
-		{"watching the state file", a.watchState},
+		{"watching the state file", a.stores.WatchState},
 		{"the overrides", a.overrides.Run},
 		{"the pipeline", a.pipeline.Run},
 		{"the health ports", a.health.Run},
@@ -155,8 +155,8 @@ func (a *agent) parts() []part {
 		{"the lost nodes", a.lost.Run},
 		{"DNS names", a.naming.Run},
 	}, a.background...)
-	if a.stores.tree != nil {
-		parts = append(parts, part{"the list of the fleet's hosts", a.stores.roster.Run})
+	if a.stores.Tree != nil {
+		parts = append(parts, part{"the list of the fleet's hosts", a.stores.Roster.Run})
 	}
 	if a.probes != nil {
 		parts = append(parts, part{"the health checks", a.probes.Run})

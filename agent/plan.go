@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ironvip/ironvip/agent/stores"
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
@@ -96,7 +97,7 @@ func (a *agent) configChanges(new *configs.Config) []v1.PlanChange {
 
 // isMove reports whether a changed key selects another store.
 func isMove(old, new *configs.Config, key string) bool {
-	return storeOf(old) != storeOf(new) && slices.Contains([]string{"ipam.store", "consul.prefix", "consul.datacenter"}, key)
+	return stores.PlaceOf(old) != stores.PlaceOf(new) && slices.Contains([]string{"ipam.store", "consul.prefix", "consul.datacenter"}, key)
 }
 
 func keyChange(key, impact string) v1.PlanChange {

@@ -46,7 +46,7 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 			return fmt.Errorf("%s ended: %w", p.name, err)
 		})
 	}
-	run(part{"the store", a.stores.run})
+	run(part{"the store", a.stores.Run})
 	group.Go(func() error {
 		if err := a.begin(ctx); err != nil {
 			return err

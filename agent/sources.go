@@ -37,7 +37,7 @@ func (a *agent) restOptions(cfg *configs.Config) rest.Options {
 		Check:  func(s *spec.Service) []vip.Problem { return spec.CheckAgainstPools(s, a.pools()) },
 		Events: a.events, Log: a.log, MaxEndpoints: maxEndpoints(),
 	}
-	if tree := a.stores.tree; tree != nil {
+	if tree := a.stores.Tree; tree != nil {
 		o.Fleet, o.Node = tree, cfg.Node.Name
 	}
 	if leases, ok := a.stores.Leases.(*consulstore.Store); ok {
@@ -50,7 +50,7 @@ func (a *agent) restOptions(cfg *configs.Config) rest.Options {
 // wait in the state file.
 func (a *agent) newOverrides(cfg *configs.Config) {
 	o := overrides.Options{Store: a.stores.States, Table: a.tables.Overrides, Services: a.tables.Services, Health: a.tables.Health, Passive: a.tables.Passive, Fetch: a.rest.Fetch, Events: a.events, Log: a.log}
-	if tree := a.stores.tree; tree != nil {
+	if tree := a.stores.Tree; tree != nil {
 		o.Store, o.Fleet, o.Node = a.stores.Pending, tree, cfg.Node.Name
 	}
 	a.overrides = overrides.New(o)
@@ -60,7 +60,7 @@ func (a *agent) pools() []spec.Pool { return a.config.get().SpecPools() }
 
 // newSource creates one source of the configuration.
 func (a *agent) newSource(s *configs.Source) error {
-	bucket := store.NewBucket[cache.Row](a.db, "cache "+s.Name)
+	bucket := store.NewBucket[cache.Row](a.stores.DB, "cache "+s.Name)
 	source, err := s.Config.NewSource(sources.Deps{
 		Name: s.Name, Node: a.config.get().Node.Name, Version: a.version, Pools: a.pools,
 		SetPodCIDRs: func(ranges []netip.Prefix) { a.allocator.SetPodCIDRs(s.Name, ranges) },

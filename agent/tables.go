@@ -17,8 +17,8 @@ func (a *agent) debugTables() []status.DebugTable {
 	}
 	var verdicts []table.Reader[string, share.Row]
 	var members []table.Reader[string, roster.Row]
-	if a.stores.tree != nil {
-		verdicts, members = append(verdicts, a.stores.verdicts.Rows()), append(members, a.stores.roster.Rows())
+	if a.stores.Tree != nil {
+		verdicts, members = append(verdicts, a.stores.Verdicts.Rows()), append(members, a.stores.Roster.Rows())
 	}
 	return []status.DebugTable{
 		status.NewDebugTable("sources", status.SourceCells, a.statuses),

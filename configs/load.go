@@ -1,11 +1,13 @@
 package configs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -82,4 +84,15 @@ func hostName() string {
 		return "localhost"
 	}
 	return name
+}
+
+// Refusal returns an error that lists problems, one per line with its hint.
+func Refusal(what string, problems []vip.Problem) error {
+	return errors.New(what + ":\n" + text.Join(problems, "\n", func(p vip.Problem) string {
+		line := "  " + p.Error()
+		if p.Hint != "" {
+			line += "     hint: " + p.Hint
+		}
+		return line
+	}))
 }

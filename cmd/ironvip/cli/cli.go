@@ -24,6 +24,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ironvip/ironvip/agent"
+	"github.com/ironvip/ironvip/agent/offline"
 	"github.com/ironvip/ironvip/announce/announcer"
 	"github.com/ironvip/ironvip/api/client"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
@@ -65,12 +66,12 @@ type Options struct {
 	CheckAgent   func(agent.Options) error
 	RunAnnouncer func(context.Context, announcer.Options) error
 	RunProxy     func(context.Context, process.MainOptions) error
-	Clean        func(context.Context, agent.CleanRequest) (agent.CleanResult, error)
-	Save         func(context.Context, agent.StoreRequest, io.Writer) error
-	Restore      func(context.Context, agent.RestoreRequest) (agent.RestoreResult, error)
+	Clean        func(context.Context, offline.CleanRequest) (offline.CleanResult, error)
+	Save         func(context.Context, offline.StoreRequest, io.Writer) error
+	Restore      func(context.Context, offline.RestoreRequest) (offline.RestoreResult, error)
 
 	LastGood    func(config, stateDir string) (*configs.Config, []vip.Problem) // configs.LoadOrLastGood
-	NewIdentity func(agent.StoreRequest) (agent.IdentityChange, error)
+	NewIdentity func(offline.StoreRequest) (offline.IdentityChange, error)
 }
 
 func (o Options) withDefaults() Options {
@@ -84,11 +85,11 @@ func (o Options) withDefaults() Options {
 	o.CheckAgent = or(o.CheckAgent, agent.Check)
 	o.RunAnnouncer = or(o.RunAnnouncer, announcer.Main)
 	o.RunProxy = or(o.RunProxy, process.Main)
-	o.Clean = or(o.Clean, agent.Clean)
-	o.Save = or(o.Save, agent.Save)
-	o.Restore = or(o.Restore, agent.Restore)
+	o.Clean = or(o.Clean, offline.Clean)
+	o.Save = or(o.Save, offline.Save)
+	o.Restore = or(o.Restore, offline.Restore)
 	o.LastGood = or(o.LastGood, configs.LoadOrLastGood)
-	o.NewIdentity = or(o.NewIdentity, agent.NewIdentity)
+	o.NewIdentity = or(o.NewIdentity, offline.NewIdentity)
 	return o
 }
 

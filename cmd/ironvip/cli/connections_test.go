@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironvip/ironvip/agent"
+	"github.com/ironvip/ironvip/agent/offline"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/test/expect"
@@ -144,25 +144,25 @@ func TestSwitchWithoutAnAgent(t *testing.T) {
 
 // The output, request and exit code of "dataplane clean" for each result.
 func TestDataplaneClean(t *testing.T) {
-	items := []agent.CleanItem{{Kind: "address", Name: "192.0.2.10", Detail: "on ironvip0"}, {Kind: "service", Name: "192.0.2.10:80/tcp", Detail: "wrr, 2 backends"},
+	items := []offline.CleanItem{{Kind: "address", Name: "192.0.2.10", Detail: "on ironvip0"}, {Kind: "service", Name: "192.0.2.10:80/tcp", Detail: "wrr, 2 backends"},
 		{Kind: "setting", Name: "arp_announce of eth0", Detail: "0 before the announcer"}, {Kind: "table", Name: "inet ironvip", Detail: "nftables"}, {Kind: "device", Name: "ironvip0", Detail: ""}}
-	left := []agent.CleanItem{{Kind: "service", Name: "192.0.2.99:80/tcp", Detail: "in a pool, and nothing says that it is ours"}}
-	var asked agent.CleanRequest
+	left := []offline.CleanItem{{Kind: "service", Name: "192.0.2.99:80/tcp", Detail: "in a pool, and nothing says that it is ours"}}
+	var asked offline.CleanRequest
 	var all strings.Builder
 	for _, c := range []struct {
 		name, line string
-		found      agent.CleanResult
+		found      offline.CleanResult
 		err        error
-		want       agent.CleanRequest
+		want       offline.CleanRequest
 		code       int
 	}{
-		{"found", "--dry-run", agent.CleanResult{Items: items, Left: left, Notes: []string{"there is no state file"}}, nil,
-			agent.CleanRequest{Config: DefaultConfig, DryRun: true}, ExitChanges},
-		{"removed", "--pools --force --config /c --state-dir /s", agent.CleanResult{Removed: true, Items: items, Notes: []string{"sysctls stay"}}, nil,
-			agent.CleanRequest{Config: "/c", StateDir: "/s", Pools: true, Force: true}, ExitOK},
-		{"nothing", "", agent.CleanResult{}, nil, agent.CleanRequest{Config: DefaultConfig}, ExitOK},
-		{"only others' things", "--dry-run", agent.CleanResult{Left: left}, nil, agent.CleanRequest{Config: DefaultConfig, DryRun: true}, ExitOK},
-		{"an agent runs", "", agent.CleanResult{}, &agent.OfflineError{Err: errors.New("an agent runs"), Cause: agent.CauseRunning, Hint: "stop it first"}, agent.CleanRequest{Config: DefaultConfig}, ExitConflict},
+		{"found", "--dry-run", offline.CleanResult{Items: items, Left: left, Notes: []string{"there is no state file"}}, nil,
+			offline.CleanRequest{Config: DefaultConfig, DryRun: true}, ExitChanges},
+		{"removed", "--pools --force --config /c --state-dir /s", offline.CleanResult{Removed: true, Items: items, Notes: []string{"sysctls stay"}}, nil,
+			offline.CleanRequest{Config: "/c", StateDir: "/s", Pools: true, Force: true}, ExitOK},
+		{"nothing", "", offline.CleanResult{}, nil, offline.CleanRequest{Config: DefaultConfig}, ExitOK},
+		{"only others' things", "--dry-run", offline.CleanResult{Left: left}, nil, offline.CleanRequest{Config: DefaultConfig, DryRun: true}, ExitOK},
+		{"an agent runs", "", offline.CleanResult{}, &offline.Error{Err: errors.New("an agent runs"), Cause: offline.CauseRunning, Hint: "stop it first"}, offline.CleanRequest{Config: DefaultConfig}, ExitConflict},
 	} {
 		for _, format := range output.Formats() {
 			line := strings.TrimSpace("dataplane clean " + c.line)
@@ -172,7 +172,7 @@ func TestDataplaneClean(t *testing.T) {
 				}
 				line += " -o " + string(format)
 			}
-			r := run(t, Options{Clean: func(_ context.Context, req agent.CleanRequest) (agent.CleanResult, error) {
+			r := run(t, Options{Clean: func(_ context.Context, req offline.CleanRequest) (offline.CleanResult, error) {
 				asked = req
 				return c.found, c.err
 			}}, line)

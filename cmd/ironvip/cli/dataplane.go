@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ironvip/ironvip/agent"
+	"github.com/ironvip/ironvip/agent/offline"
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
@@ -209,7 +209,7 @@ func actionCell(action string) output.Cell {
 }
 
 func (a *app) dataplaneCleanCommand() *cobra.Command {
-	var req agent.CleanRequest
+	var req offline.CleanRequest
 	cmd := &cobra.Command{
 		Use:   "clean",
 		Short: "remove everything that an agent left in the kernel; needs no agent",
@@ -246,7 +246,7 @@ With --dry-run nothing is changed, and the exit code is 10 if there is anything 
 	return cmd
 }
 
-func (a *app) showClean(r agent.CleanResult) error {
+func (a *app) showClean(r offline.CleanResult) error {
 	p := a.printer()
 	if p.People() {
 		for _, note := range r.Notes {
@@ -265,9 +265,9 @@ func (a *app) showClean(r agent.CleanResult) error {
 	return nil
 }
 
-func cleanView(r agent.CleanResult) output.View {
+func cleanView(r offline.CleanResult) output.View {
 	grid := &output.Grid{}
-	rows := func(sign output.Cell, items []agent.CleanItem) {
+	rows := func(sign output.Cell, items []offline.CleanItem) {
 		for _, x := range items {
 			grid.AddSparse(sign, x.Kind, x.Name, output.Cell{Text: x.Detail, Style: output.Faint})
 		}
@@ -275,6 +275,6 @@ func cleanView(r agent.CleanResult) output.View {
 	rows(output.Cell{Text: "-", Style: output.Bad}, r.Items)
 	rows(output.Cell{Text: "left", Style: output.Caution}, r.Left)
 	view := output.List(r, grid, "nothing to remove")
-	view.Names = output.Texts(r.Items, func(x agent.CleanItem) string { return x.Name })
+	view.Names = output.Texts(r.Items, func(x offline.CleanItem) string { return x.Name })
 	return view
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ironvip/ironvip/agent"
+	"github.com/ironvip/ironvip/agent/offline"
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
@@ -114,8 +114,8 @@ func (a *app) explain(err error) explained {
 	if problem, ok := errors.AsType[vip.Problem](err); ok {
 		r.hint = problem.Hint
 	}
-	if offline, ok := errors.AsType[*agent.OfflineError](err); ok {
-		r.code, r.hint = exitCodeOfCause[offline.Cause], offline.Hint
+	if e, ok := errors.AsType[*offline.Error](err); ok {
+		r.code, r.hint = exitCodeOfCause[e.Cause], e.Hint
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		r.text, _, _ = strings.Cut(r.text, "\n") // the rest follows as problems
@@ -139,8 +139,8 @@ func (a *app) explain(err error) explained {
 	return r
 }
 
-var exitCodeOfCause = map[agent.Cause]int{
-	agent.CauseOther: ExitError, agent.CauseRunning: ExitConflict, agent.CausePermission: ExitNotPermitted,
+var exitCodeOfCause = map[offline.Cause]int{
+	offline.CauseOther: ExitError, offline.CauseRunning: ExitConflict, offline.CausePermission: ExitNotPermitted,
 }
 
 // exitCodeOf maps an error of the agent or of the connection to an exit code.

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/ironvip/ironvip/agent"
+	"github.com/ironvip/ironvip/agent/offline"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
@@ -202,8 +203,8 @@ func TestNotPermittedBySocket(t *testing.T) {
 	}
 }
 
-// offline is an error as agent returns it.
-var offline = &agent.OfflineError{Err: errors.New("start the agent: pools overlap"), Cause: agent.CauseRunning, Hint: "change one of them"}
+// stopFirst is an error as package offline returns it.
+var stopFirst = &offline.Error{Err: errors.New("start the agent: pools overlap"), Cause: offline.CauseRunning, Hint: "change one of them"}
 
 // worded wraps a problem and its cause, and has its own text.
 type worded struct{}
@@ -221,9 +222,9 @@ func TestAgentCommandsErrors(t *testing.T) {
 	}{
 		{nil, ExitOK, ""},
 		{errors.New("plain"), ExitError, "error: plain\n"},
-		{fmt.Errorf("run: %w", offline), ExitConflict, "error: run: start the agent: pools overlap\nhint: change one of them\n"},
+		{fmt.Errorf("run: %w", stopFirst), ExitConflict, "error: run: start the agent: pools overlap\nhint: change one of them\n"},
 		{vip.Problem{Place: "ironvip.toml:3", Message: "bad", Hint: "fix it"}, ExitError, "error: ironvip.toml:3: bad\nhint: fix it\n"},
-		{errors.Join(vip.Problem{Message: "one", Hint: "fix one"}, offline), ExitError,
+		{errors.Join(vip.Problem{Message: "one", Hint: "fix one"}, stopFirst), ExitError,
 			"error: one\nhint: fix one\nerror: start the agent: pools overlap\nhint: change one of them\n"},
 		{worded{}, ExitError, "error: state.db: in use by another agent\nhint: stop it\n"},
 		{errors.New("can't work here\n  because\nhint: do this"), ExitError, "error: can't work here\n  because\nhint: do this\n"},

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ironvip/ironvip/agent"
+	"github.com/ironvip/ironvip/agent/offline"
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
@@ -142,7 +142,7 @@ func lostNodeNames(ctx context.Context, c *client.Client, _ []string) (out []cob
 }
 
 func (a *app) nodeNewIDCommand() *cobra.Command {
-	var req agent.StoreRequest
+	var req offline.StoreRequest
 	cmd := &cobra.Command{
 		Use:   "new-id",
 		Short: "give this host a new host id, after it was copied from another host",

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"github.com/ironvip/ironvip/agent"
+	"github.com/ironvip/ironvip/agent/offline"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/configs"
@@ -312,24 +312,24 @@ func complete(t *testing.T, a *fakeAgent, words []string) string {
 }
 
 func TestNodeNewID(t *testing.T) {
-	var asked agent.StoreRequest
+	var asked offline.StoreRequest
 	var fails error
-	idle := Options{NewIdentity: func(req agent.StoreRequest) (agent.IdentityChange, error) {
+	idle := Options{NewIdentity: func(req offline.StoreRequest) (offline.IdentityChange, error) {
 		asked = req
-		return agent.IdentityChange{Old: "id-1", New: "id-2"}, fails
+		return offline.IdentityChange{Old: "id-1", New: "id-2"}, fails
 	}}
 	for _, c := range []struct {
 		line string
-		want agent.StoreRequest
+		want offline.StoreRequest
 		err  error
 		code int
 		out  string
 	}{
-		{"", agent.StoreRequest{Config: DefaultConfig}, nil, ExitOK, "OLD ID  NEW ID\nid-1    id-2\n"},
-		{"--config /c --state-dir /s -o name", agent.StoreRequest{Config: "/c", StateDir: "/s"}, nil, ExitOK, "id-2\n"},
-		{"", agent.StoreRequest{Config: DefaultConfig}, &agent.OfflineError{Err: errors.New("an agent runs"), Cause: agent.CauseRunning, Hint: "stop it first"}, ExitConflict, ""},
+		{"", offline.StoreRequest{Config: DefaultConfig}, nil, ExitOK, "OLD ID  NEW ID\nid-1    id-2\n"},
+		{"--config /c --state-dir /s -o name", offline.StoreRequest{Config: "/c", StateDir: "/s"}, nil, ExitOK, "id-2\n"},
+		{"", offline.StoreRequest{Config: DefaultConfig}, &offline.Error{Err: errors.New("an agent runs"), Cause: offline.CauseRunning, Hint: "stop it first"}, ExitConflict, ""},
 	} {
-		asked, fails = agent.StoreRequest{}, c.err
+		asked, fails = offline.StoreRequest{}, c.err
 		if r := run(t, idle, "node new-id "+c.line); r.code != c.code || r.stdout != c.out || asked != c.want {
 			t.Errorf("%q: asked for %+v, %s", c.line, asked, r)
 		}

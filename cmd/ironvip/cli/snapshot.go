@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ironvip/ironvip/agent"
+	"github.com/ironvip/ironvip/agent/offline"
 	"github.com/ironvip/ironvip/api/client"
 	"github.com/ironvip/ironvip/api/snapshot"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -24,7 +24,7 @@ import (
 const maxSnapshot = 256 << 20
 
 func (a *app) snapshotSaveCommand() *cobra.Command {
-	var req agent.StoreRequest
+	var req offline.StoreRequest
 	cmd := &cobra.Command{
 		Use:   "save [FILE]",
 		Short: "save all leases, registrations and overrides as one document",
@@ -97,7 +97,7 @@ func (a *app) warnUnreadable(document []byte) error {
 
 // save writes the agent's snapshot, or that of the store if offline is set or no
 // agent answers at the default address.
-func (a *app) save(ctx context.Context, req agent.StoreRequest, offline bool, to io.Writer) error {
+func (a *app) save(ctx context.Context, req offline.StoreRequest, offline bool, to io.Writer) error {
 	if !offline {
 		c, err := a.client()
 		if err != nil {
@@ -116,7 +116,7 @@ func (a *app) save(ctx context.Context, req agent.StoreRequest, offline bool, to
 }
 
 func (a *app) snapshotRestoreCommand() *cobra.Command {
-	var req agent.RestoreRequest
+	var req offline.RestoreRequest
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
 		Short: "restore a snapshot into the store of the configuration, before its agent starts",
@@ -156,7 +156,7 @@ addresses that the fleet has for its services.`,
 }
 
 func (a *app) snapshotCompareCommand() *cobra.Command {
-	req := agent.RestoreRequest{DryRun: true}
+	req := offline.RestoreRequest{DryRun: true}
 	cmd := &cobra.Command{
 		Use:   "compare FILE",
 		Short: "compare a snapshot with the store of the configuration",
@@ -180,11 +180,11 @@ has everything, 10 if a restore would write, and 5 if it would be refused.`,
 
 // readAndRestore reads the FILE of args, if there is one, and passes it to the agent's
 // restore.
-func (a *app) readAndRestore(ctx context.Context, req agent.RestoreRequest, args []string) (agent.RestoreResult, error) {
+func (a *app) readAndRestore(ctx context.Context, req offline.RestoreRequest, args []string) (offline.RestoreResult, error) {
 	if len(args) > 0 {
 		data, name, problem := a.readInput(args[0], maxSnapshot)
 		if problem != nil {
-			return agent.RestoreResult{}, *problem
+			return offline.RestoreResult{}, *problem
 		}
 		req.Data, req.File = data, name
 	}
@@ -198,7 +198,7 @@ const maxConflicts = 100
 
 // showConflicts prints conflicts on stderr. In the formats for programs, it writes the whole
 // result.
-func (a *app) showConflicts(r agent.RestoreResult, word string, style output.Style) error {
+func (a *app) showConflicts(r offline.RestoreResult, word string, style output.Style) error {
 	p := a.printer()
 	for _, c := range r.Conflicts[:min(len(r.Conflicts), maxConflicts)] {
 		p.Label(word, style, c.String())
@@ -210,7 +210,7 @@ func (a *app) showConflicts(r agent.RestoreResult, word string, style output.Sty
 }
 
 // restoredText counts what a restore writes.
-func restoredText(r agent.RestoreResult) string {
+func restoredText(r offline.RestoreResult) string {
 	text := fmt.Sprintf("%s, %s, %s into the store %s", output.Plural(r.Leases, "lease"), output.Plural(r.Services, "registration"), output.Plural(r.States, "override"), r.Store)
 	if r.Same > 0 {
 		text += fmt.Sprintf("; %d already present", r.Same)
@@ -221,7 +221,7 @@ func restoredText(r agent.RestoreResult) string {
 	return text
 }
 
-func (a *app) showRestored(req agent.RestoreRequest, r agent.RestoreResult) error {
+func (a *app) showRestored(req offline.RestoreRequest, r offline.RestoreResult) error {
 	word, style := "conflict", output.Bad
 	if req.SkipConflicts {
 		word, style = "skipped", output.Caution
@@ -246,7 +246,7 @@ func (a *app) showRestored(req agent.RestoreRequest, r agent.RestoreResult) erro
 	return nil
 }
 
-func (a *app) showCompared(r agent.RestoreResult) error {
+func (a *app) showCompared(r offline.RestoreResult) error {
 	if err := a.showConflicts(r, "conflict", output.Bad); err != nil {
 		return err
 	}

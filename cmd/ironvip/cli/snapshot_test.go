@@ -9,10 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironvip/ironvip/agent"
-
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ironvip/ironvip/agent/offline"
 	"github.com/ironvip/ironvip/api/snapshot"
 )
 
@@ -31,26 +30,26 @@ func TestSnapshotSave(t *testing.T) {
 		!strings.Contains(r.stderr, "registration default/db: consul:ironvip/v2/tree/services/default/db: cut") {
 		t.Errorf("of a store with what can't be read: %s", r)
 	}
-	var asked agent.StoreRequest
+	var asked offline.StoreRequest
 	var fails error
-	idle := Options{Save: func(_ context.Context, req agent.StoreRequest, to io.Writer) error {
+	idle := Options{Save: func(_ context.Context, req offline.StoreRequest, to io.Writer) error {
 		asked = req
 		_, _ = io.WriteString(to, "{}")
 		return fails
 	}}
 	for _, c := range []struct {
 		line string
-		want agent.StoreRequest
+		want offline.StoreRequest
 		err  error
 		code int
 		out  string
 	}{
-		{"--config /c --state-dir /s", agent.StoreRequest{Config: "/c", StateDir: "/s", Version: "0.1.0"}, nil, ExitOK, "{}"},
-		{"--state-dir /s", agent.StoreRequest{Config: DefaultConfig, StateDir: "/s", Version: "0.1.0"}, nil, ExitOK, "{}"},
-		{"--config /c", agent.StoreRequest{Config: "/c", Version: "0.1.0"}, &agent.OfflineError{Err: errors.New("an agent runs"), Cause: agent.CauseRunning, Hint: "stop it first"}, ExitConflict, ""},
-		{"--addr unix:///nowhere/sock", agent.StoreRequest{}, nil, ExitUnreachable, ""},
+		{"--config /c --state-dir /s", offline.StoreRequest{Config: "/c", StateDir: "/s", Version: "0.1.0"}, nil, ExitOK, "{}"},
+		{"--state-dir /s", offline.StoreRequest{Config: DefaultConfig, StateDir: "/s", Version: "0.1.0"}, nil, ExitOK, "{}"},
+		{"--config /c", offline.StoreRequest{Config: "/c", Version: "0.1.0"}, &offline.Error{Err: errors.New("an agent runs"), Cause: offline.CauseRunning, Hint: "stop it first"}, ExitConflict, ""},
+		{"--addr unix:///nowhere/sock", offline.StoreRequest{}, nil, ExitUnreachable, ""},
 	} {
-		asked, fails = agent.StoreRequest{}, c.err
+		asked, fails = offline.StoreRequest{}, c.err
 		if r := run(t, idle, "snapshot save "+c.line); r.code != c.code || r.stdout != c.out || asked != c.want {
 			t.Errorf("%s: asked for %+v, %s", c.line, asked, r)
 		}
@@ -63,30 +62,30 @@ func TestSnapshotRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	conflicts := []snapshot.Conflict{{Kind: "lease", Name: "192.0.2.10", Service: "web", Message: "the store has it for api"}, {Kind: "registration", Name: "db", Service: "", Message: "the store has another service of this name"}}
-	var asked agent.RestoreRequest
+	var asked offline.RestoreRequest
 	var all strings.Builder
 	for _, c := range []struct {
 		line string
-		done agent.RestoreResult
+		done offline.RestoreResult
 		err  error
-		want agent.RestoreRequest // without the file's
+		want offline.RestoreRequest // without the file's
 		code int
 	}{
-		{"restore FILE", agent.RestoreResult{Store: "consul", Restored: true, Result: snapshot.Result{Leases: 12, Services: 3, States: 1, Same: 4}}, nil, agent.RestoreRequest{}, ExitOK},
-		{"restore FILE", agent.RestoreResult{Store: "bolt", Restored: true, Replaced: 7, Result: snapshot.Result{Leases: 1}}, nil, agent.RestoreRequest{}, ExitOK},
-		{"restore FILE", agent.RestoreResult{Store: "consul", Result: snapshot.Result{Conflicts: conflicts}}, nil, agent.RestoreRequest{}, ExitConflict},
-		{"restore FILE --skip-conflicts", agent.RestoreResult{Store: "consul", Restored: true, Result: snapshot.Result{Leases: 1, Conflicts: conflicts}}, nil, agent.RestoreRequest{SkipConflicts: true}, ExitOK},
+		{"restore FILE", offline.RestoreResult{Store: "consul", Restored: true, Result: snapshot.Result{Leases: 12, Services: 3, States: 1, Same: 4}}, nil, offline.RestoreRequest{}, ExitOK},
+		{"restore FILE", offline.RestoreResult{Store: "bolt", Restored: true, Replaced: 7, Result: snapshot.Result{Leases: 1}}, nil, offline.RestoreRequest{}, ExitOK},
+		{"restore FILE", offline.RestoreResult{Store: "consul", Result: snapshot.Result{Conflicts: conflicts}}, nil, offline.RestoreRequest{}, ExitConflict},
+		{"restore FILE --skip-conflicts", offline.RestoreResult{Store: "consul", Restored: true, Result: snapshot.Result{Leases: 1, Conflicts: conflicts}}, nil, offline.RestoreRequest{SkipConflicts: true}, ExitOK},
 		// Another host wrote at the same time.
-		{"restore FILE", agent.RestoreResult{Store: "consul", Restored: true, Result: snapshot.Result{Conflicts: conflicts[:1]}}, nil, agent.RestoreRequest{}, ExitConflict},
-		{"compare FILE", agent.RestoreResult{Store: "consul", Result: snapshot.Result{Leases: 2}}, nil, agent.RestoreRequest{DryRun: true}, ExitChanges},
-		{"compare FILE", agent.RestoreResult{Store: "consul", Result: snapshot.Result{Same: 2}}, nil, agent.RestoreRequest{DryRun: true}, ExitOK},
-		{"compare FILE", agent.RestoreResult{Store: "consul", Result: snapshot.Result{Leases: 1, Conflicts: conflicts}}, nil, agent.RestoreRequest{DryRun: true}, ExitConflict},
-		{"restore --none", agent.RestoreResult{Store: "consul"}, nil, agent.RestoreRequest{None: true}, ExitOK},
-		{"restore FILE", agent.RestoreResult{}, &agent.OfflineError{Err: errors.New("an agent runs"), Cause: agent.CauseRunning, Hint: "stop it first"}, agent.RestoreRequest{}, ExitConflict},
-		{"restore FILE -o json", agent.RestoreResult{Store: "consul", Result: snapshot.Result{Conflicts: conflicts}}, nil, agent.RestoreRequest{}, ExitConflict},
+		{"restore FILE", offline.RestoreResult{Store: "consul", Restored: true, Result: snapshot.Result{Conflicts: conflicts[:1]}}, nil, offline.RestoreRequest{}, ExitConflict},
+		{"compare FILE", offline.RestoreResult{Store: "consul", Result: snapshot.Result{Leases: 2}}, nil, offline.RestoreRequest{DryRun: true}, ExitChanges},
+		{"compare FILE", offline.RestoreResult{Store: "consul", Result: snapshot.Result{Same: 2}}, nil, offline.RestoreRequest{DryRun: true}, ExitOK},
+		{"compare FILE", offline.RestoreResult{Store: "consul", Result: snapshot.Result{Leases: 1, Conflicts: conflicts}}, nil, offline.RestoreRequest{DryRun: true}, ExitConflict},
+		{"restore --none", offline.RestoreResult{Store: "consul"}, nil, offline.RestoreRequest{None: true}, ExitOK},
+		{"restore FILE", offline.RestoreResult{}, &offline.Error{Err: errors.New("an agent runs"), Cause: offline.CauseRunning, Hint: "stop it first"}, offline.RestoreRequest{}, ExitConflict},
+		{"restore FILE -o json", offline.RestoreResult{Store: "consul", Result: snapshot.Result{Conflicts: conflicts}}, nil, offline.RestoreRequest{}, ExitConflict},
 	} {
 		line := "snapshot " + c.line
-		r := run(t, Options{Restore: func(_ context.Context, req agent.RestoreRequest) (agent.RestoreResult, error) {
+		r := run(t, Options{Restore: func(_ context.Context, req offline.RestoreRequest) (offline.RestoreResult, error) {
 			asked = req
 			return c.done, c.err
 		}}, strings.ReplaceAll(line, "FILE", file))

@@ -1,4 +1,4 @@
-package agent
+package offline
 
 import (
 	"errors"
@@ -14,9 +14,9 @@ type IdentityChange struct {
 }
 
 // NewIdentity gives the host of a stopped agent a new host id. It needs no Consul. Its errors may
-// be an OfflineError.
+// be an Error.
 func NewIdentity(req StoreRequest) (change IdentityChange, err error) {
-	_, db, err := openIdleState(req)
+	_, db, err := openState(req)
 	if err != nil {
 		return change, err
 	}

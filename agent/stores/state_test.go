@@ -1,4 +1,4 @@
-package agent
+package stores
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -33,16 +34,14 @@ func TestMissingStateFileIsNoticed(t *testing.T) {
 	must.True(t, cfg != nil, problems)
 	start := func(want bool) {
 		t.Helper()
-		db := must.Get(openState(cfg))(t)
-		defer db.Close()
-		expect.Equal(t, must.Get(isStateLost(cfg, db))(t), want, "lost")
-		must.Succeed(t, checkStore(cfg, db))
+		s := must.Get(Start(cfg, Options{Clock: &table.Clock{}, Log: slog.New(slog.DiscardHandler)}))(t)
+		defer s.Close()
+		expect.Equal(t, s.Lost, want, "lost")
 		must.Succeed(t, cfg.SaveLastGood())
 		if !want {
 			return
 		}
-		a := &agent{db: db, stateLost: true}
-		if c := a.stateChecks(); len(c) != 1 || c[0].Level != v1.LevelWarn || !strings.Contains(c[0].Message, db.Path()) || !strings.Contains(c[0].Hint, "backup") {
+		if c := s.StateChecks(); len(c) != 1 || c[0].Level != v1.LevelWarn || !strings.Contains(c[0].Message, s.DB.Path()) || !strings.Contains(c[0].Hint, "backup") {
 			t.Errorf("%+v", c)
 		}
 	}
@@ -56,12 +55,12 @@ func TestMissingStateFileIsNoticed(t *testing.T) {
 // Failing writes make the status fail, for as long as they fail.
 func TestFailingWritesAreAFailure(t *testing.T) {
 	db := must.Get(store.Open(filepath.Join(t.TempDir(), store.FileName)))(t)
-	a := &agent{db: db}
-	expect.Empty(t, a.stateChecks(), "at first")
+	s := &Stores{DB: db}
+	expect.Empty(t, s.StateChecks(), "at first")
 	must.Succeed(t, db.Close())
-	must.True(t, noteStore(db, lastStore{}) != nil, "a write to a closed file succeeds")
+	must.True(t, note(db, Place{}) != nil, "a write to a closed file succeeds")
 	<-db.Failed()
-	if c := a.stateChecks(); len(c) != 1 || c[0].Level != v1.LevelFail || !strings.Contains(c[0].Message, "write state") {
+	if c := s.StateChecks(); len(c) != 1 || c[0].Level != v1.LevelFail || !strings.Contains(c[0].Message, "write state") {
 		t.Errorf("%+v", c)
 	}
 	select {
@@ -76,17 +75,17 @@ func TestFailedWriteIsReportedAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), store.FileName)
 	bubble.Test(t, func(t *testing.T) {
 		db := openDB(t, path)
-		a := &agent{db: db, events: event.NewLog(10, time.Now), log: slog.New(slog.DiscardHandler)}
+		s := &Stores{DB: db, o: Options{Events: event.NewLog(10, time.Now), Log: slog.New(slog.DiscardHandler)}}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go a.watchState(ctx)
+		go s.WatchState(ctx)
 		time.Sleep(stateWatchEvery / 10) // the first check finds nothing
 		must.Succeed(t, os.Rename(path, path+".away"))
 		for range 3 {
-			must.True(t, noteStore(db, lastStore{}) != nil, "a write to a deleted file succeeds")
+			must.True(t, note(db, Place{}) != nil, "a write to a deleted file succeeds")
 			synctest.Wait()
 		}
-		if events, _ := a.events.Since(0); len(events) != 1 || events[0].Kind != "state_failed" {
+		if events, _ := s.o.Events.Since(0); len(events) != 1 || events[0].Kind != "state_failed" {
 			t.Errorf("%+v", events)
 		}
 	})
@@ -98,17 +97,17 @@ func TestDeletedStateFileIsReported(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		db := openDB(t, path)
 		must.Succeed(t, os.Rename(path, path+".away"))
-		a := &agent{db: db, events: event.NewLog(10, time.Now), log: slog.New(slog.DiscardHandler)}
+		s := &Stores{DB: db, o: Options{Events: event.NewLog(10, time.Now), Log: slog.New(slog.DiscardHandler)}}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go a.watchState(ctx)
+		go s.WatchState(ctx)
 		time.Sleep(3 * stateWatchEvery)
-		if c := a.stateChecks(); len(c) != 1 || c[0].Level != v1.LevelFail || !strings.Contains(c[0].Message, "deleted") || !strings.Contains(c[0].Hint, "move the file back") {
+		if c := s.StateChecks(); len(c) != 1 || c[0].Level != v1.LevelFail || !strings.Contains(c[0].Message, "deleted") || !strings.Contains(c[0].Hint, "move the file back") {
 			t.Errorf("%+v", c)
 		}
 		must.Succeed(t, os.Rename(path+".away", path))
 		time.Sleep(3 * stateWatchEvery)
-		events, _ := a.events.Since(0)
+		events, _ := s.o.Events.Since(0)
 		if len(events) != 2 || events[0].Kind != "state_failed" || events[1].Kind != "state_recovered" {
 			t.Errorf("%+v", events)
 		}

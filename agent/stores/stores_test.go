@@ -1,4 +1,4 @@
-package agent
+package stores
 
 import (
 	"context"
@@ -54,20 +54,20 @@ func TestAStartOnAnotherStore(t *testing.T) {
 			must.Succeed(t, err)
 			defer db.Close()
 			if c.leases {
-				stores := must.Get(localStores(db))(t)
+				local := must.Get(localStores(db))(t)
 				l := ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.1")}, State: ipam.Held, Since: vip.InstantOf(time.Unix(1, 0)),
 					Holders: []ipam.Holder{{Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Source: "static"}}}
-				must.Succeed(t, stores.Leases.Commit(t.Context(), []ipam.Op{{New: &l}}))
+				must.Succeed(t, local.Leases.Commit(t.Context(), []ipam.Op{{New: &l}}))
 			}
 			if c.noted != nil {
-				must.Succeed(t, noteStore(db, storeOf(c.noted)))
+				must.Succeed(t, note(db, PlaceOf(c.noted)))
 			}
-			err = checkStore(c.starts, db)
+			err = checkPlace(c.starts, db)
 			if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "hint: ") {
 				t.Errorf("%v", err)
 			}
 			if err == nil {
-				expect.Succeed(t, checkStore(c.starts, db), "a second start")
+				expect.Succeed(t, checkPlace(c.starts, db), "a second start")
 			}
 		})
 	}
@@ -77,11 +77,11 @@ func TestAStartOnAnotherStore(t *testing.T) {
 func TestWaitForAStoreThatEnds(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		refused := errors.New("the name is taken")
-		s := &stores{tree: fleet.New(fleet.Options{Node: "lb1", Folders: []string{rest.Folder}}), ended: make(chan struct{})}
+		s := &Stores{Tree: fleet.New(fleet.Options{Node: "lb1", Folders: []string{rest.Folder}}), ended: make(chan struct{})}
 		time.AfterFunc(time.Second, func() { s.err = refused; close(s.ended) })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if err := s.wait(ctx, func(string) {}); err != refused {
+		if err := s.Wait(ctx, func(string) {}); err != refused {
 			t.Error(err)
 		}
 	})

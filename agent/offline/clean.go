@@ -1,4 +1,4 @@
-package agent
+package offline
 
 import (
 	"cmp"
@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/agent/stores"
 	"github.com/ironvip/ironvip/announce/remains"
 	"github.com/ironvip/ironvip/announce/routes"
 	"github.com/ironvip/ironvip/api/snapshot"
@@ -59,7 +60,7 @@ type CleanItem struct {
 }
 
 // Clean finds what an agent of this configuration and its announcer left in the kernel and, unless it is
-// a dry run, removes it. No running agent is needed. Its errors may be an OfflineError.
+// a dry run, removes it. No running agent is needed. Its errors may be an Error.
 func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 	result := CleanResult{Items: []CleanItem{}, Left: []CleanItem{}, Notes: []string{}}
 	cfg, problems := configs.LoadOrLastGood(req.Config, req.StateDir)
@@ -70,7 +71,7 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 		}
 	}
 	if cfg == nil {
-		return result, problemsError("the configuration, which names the device and the pools, can't be used", problems)
+		return result, configs.Refusal("the configuration, which names the device and the pools, can't be used", problems)
 	}
 	note := func(format string, args ...any) { result.Notes = append(result.Notes, fmt.Sprintf(format, args...)) }
 	switch _, err := os.Stat(cfg.Path); {
@@ -286,12 +287,12 @@ func answers(ctx context.Context, socket string, runs func(where string) error) 
 }
 
 func announcerRuns(where string) error {
-	return &OfflineError{fmt.Errorf("an announcer runs %s", where), CauseRunning,
+	return &Error{fmt.Errorf("an announcer runs %s", where), CauseRunning,
 		"stop it first: systemctl stop ironvip-announcer; with --force what it has in the kernel is removed all the same, and it restores that"}
 }
 
 func agentRuns(where string) error {
-	return &OfflineError{fmt.Errorf("an agent runs %s", where), CauseRunning,
+	return &Error{fmt.Errorf("an agent runs %s", where), CauseRunning,
 		"stop it first: systemctl stop ironvip; with --force what it programmed is removed all the same, and it puts that back at its next resync"}
 }
 
@@ -299,12 +300,12 @@ func agentRuns(where string) error {
 // unavailable, it reads the fleet's leases from the state file. Without the file it returns no
 // leases and calls note. Release releases the file.
 func leasesOf(ctx context.Context, cfg *configs.Config, force bool, note func(string, ...any)) (leases map[ipam.Resource]ipam.Lease, release func(), err error) {
-	path := statePath(cfg)
+	path := stores.StatePath(cfg)
 	unknown := func(why string) (map[ipam.Resource]ipam.Lease, func(), error) {
 		note("%s: which addresses are leased is not known; what the nftables table has on record and what is on %s is", why, cfg.Dataplane.Device)
 		return nil, func() {}, nil
 	}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // Open would create the file
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // opening would create the file
 		return unknown("there is no state file " + path)
 	}
 	db, err := store.Open(path)
@@ -314,34 +315,30 @@ func leasesOf(ctx context.Context, cfg *configs.Config, force bool, note func(st
 	case errors.Is(err, store.ErrLocked):
 		return nil, nil, agentRuns("with the state directory " + cfg.Node.StateDir)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, nil, &OfflineError{err, CausePermission, "run this as root"}
+		return nil, nil, &Error{err, CausePermission, "run this as root"}
 	case err != nil:
 		return unknown(err.Error())
 	}
-	stores, err := openStores(cfg, db, storeOptions{clock: table.NewClock(time.Now()), log: slog.New(slog.DiscardHandler)})
+	s, err := stores.Open(cfg, db, idleOptions())
 	if err != nil {
-		db.Close()
 		return unknown(err.Error())
 	}
 	limited, cancel := context.WithTimeout(ctx, 2*fleet.GracePeriod)
 	defer cancel()
-	err = stores.wait(limited, func(string) {})
 	var all snapshot.Contents
-	if err == nil {
-		all, err = stores.contents(ctx)
+	if err = s.Wait(limited, func(string) {}); err == nil {
+		all, err = s.Contents(ctx)
 	}
-	err = errors.Join(err, stores.close())
 	if err != nil {
-		db.Close()
-		return unknown(err.Error())
+		return unknown(errors.Join(err, s.Close()).Error())
 	}
-	return all.Leases, func() { db.Close() }, nil
+	return all.Leases, func() { s.Close() }, nil
 }
 
 // cleanFailed returns an error that names the operation and, if they are the cause, the missing
 // privileges.
 func cleanFailed(what string, err error) error {
-	failed := &OfflineError{fmt.Errorf("%s: %w", what, err), CauseOther, ""}
+	failed := &Error{fmt.Errorf("%s: %w", what, err), CauseOther, ""}
 	if errors.Is(err, fs.ErrPermission) {
 		failed.Cause, failed.Hint = CausePermission, "run this as root: it takes CAP_NET_ADMIN"
 	}

@@ -1,0 +1,96 @@
+package stores
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/store"
+)
+
+// Place says which store it is. The state file records the place that the agent last ran with: an agent
+// that starts on another store would find no leases there, and assign a new address to every service.
+type Place struct {
+	Kind       string `json:"kind"`
+	Prefix     string `json:"prefix,omitempty"`
+	Datacenter string `json:"datacenter,omitempty"`
+}
+
+// PlaceOf returns the store that a configuration names.
+func PlaceOf(cfg *configs.Config) Place {
+	p := Place{Kind: cfg.IPAM.Store}
+	if p.Kind == configs.StoreConsul {
+		p.Prefix, p.Datacenter = cfg.Consul.Prefix, cfg.Consul.Datacenter
+	}
+	return p
+}
+
+// String returns "bolt", or "consul" with its prefix and datacenter.
+func (p Place) String() string {
+	if p.Kind != configs.StoreConsul {
+		return p.Kind
+	}
+	if p.Datacenter != "" {
+		return fmt.Sprintf("consul (prefix %q, datacenter %q)", p.Prefix, p.Datacenter)
+	}
+	return fmt.Sprintf("consul (prefix %q)", p.Prefix)
+}
+
+// noteOf returns the bucket of the state file with the last Place.
+func noteOf(db *store.DB) *store.Bucket[Place] { return store.NewBucket[Place](db, "store") }
+
+const lastKey = "last"
+
+// Former returns the store in which this host last ran, if the configuration names another one and there
+// is something to lose.
+func (s *Stores) Former() (former Place, moved bool, err error) { return formerOf(s.Config, s.DB) }
+
+func formerOf(cfg *configs.Config, db *store.DB) (former Place, moved bool, err error) {
+	former, known, err := noteOf(db).Get(lastKey)
+	if err == nil && (!known || former.Kind == configs.StoreBolt) {
+		local, err := localContents(context.Background(), db)
+		if err != nil || local.Empty() {
+			return Place{}, false, err
+		}
+		former = Place{Kind: configs.StoreBolt}
+	}
+	return former, err == nil && former != PlaceOf(cfg), err
+}
+
+// isLost reports whether the state file is new although an agent ran with this state directory
+// before. Every start records its store in the file, and keeps a copy of the configuration beside
+// it.
+func isLost(cfg *configs.Config, db *store.DB) (bool, error) {
+	_, known, err := noteOf(db).Get(lastKey)
+	return err == nil && !known && cfg.RanBefore(), err
+}
+
+// checkPlace refuses to start on another store than the last one, unless a snapshot was restored or
+// there is nothing to lose.
+func checkPlace(cfg *configs.Config, db *store.DB) error {
+	now := PlaceOf(cfg)
+	last, known, err := noteOf(db).Get(lastKey)
+	if err != nil || known && last == now {
+		return err
+	}
+	former, moved, err := formerOf(cfg, db)
+	if err != nil {
+		return err
+	}
+	if moved {
+		return fmt.Errorf("ironvip.toml names the store %s, and what this host's services hold is in the store %s: they would all get new addresses\n"+
+			"hint: to keep the addresses, set ipam.store back, `ironvip snapshot save vips.json`, set it again, `ironvip snapshot restore vips.json`; "+
+			"to take those of the new store, `ironvip snapshot restore --none`", now, former)
+	}
+	return note(db, now)
+}
+
+// Note records that this host runs with the store that the configuration names.
+func (s *Stores) Note() error { return note(s.DB, PlaceOf(s.Config)) }
+
+func note(db *store.DB, p Place) error {
+	if err := noteOf(db).Put(lastKey, p); err != nil {
+		return fmt.Errorf("note the store: %w", err)
+	}
+	return nil
+}
