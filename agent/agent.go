@@ -25,6 +25,7 @@ import (
 	"github.com/ironvip/ironvip/agent/deviceuse"
 	"github.com/ironvip/ironvip/agent/lostnodes"
 	"github.com/ironvip/ironvip/agent/naming"
+	"github.com/ironvip/ironvip/agent/planes"
 	"github.com/ironvip/ironvip/agent/stores"
 	"github.com/ironvip/ironvip/api/tokens"
 	"github.com/ironvip/ironvip/configs"
@@ -43,7 +44,6 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/pipeline/overrides"
-	"github.com/ironvip/ironvip/proxy/process"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/cache"
 	"github.com/ironvip/ironvip/sources/rest"
@@ -51,10 +51,6 @@ import (
 )
 
 const eventsKept = 1000
-
-// stopGrace is the time for the connections of a proxy in this process when the agent stops. New clients are refused
-// meanwhile, so it is short.
-const stopGrace = 500 * time.Millisecond
 
 // gcPercent is Go's GOGC while the agent runs: half of the default. BENCHMARKS.md gives its cost
 // and savings.
@@ -137,14 +133,8 @@ type agent struct {
 	overrides  *overrides.Overrides
 	watcher    *hostnet.Watcher
 	allocator  *ipam.Allocator
-	proxy      *process.Server // the proxy of this process; nil before it is needed
-	planes     *planes
-	connect    accelerator
-	demo       bool
+	planes     *planes.Planes
 	device     *deviceuse.Use
-	wish       atomic.Pointer[string] // the dataplane to switch to; nil: none
-	wished     chan string            // the same; has room for one
-	failed     atomic.Pointer[failedSwitch]
 	metrics    []metric.Collector
 	pipeline   *pipeline.Pipeline
 	probes     *health.Stage // nil on a real server
@@ -183,33 +173,24 @@ func runAgent(ctx context.Context, o Options, set *sockets.Set, inherited []erro
 	err = a.run(ctx, greet)
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		err = nil
-		a.drain(context.WithoutCancel(ctx))
+		a.planes.Drain(context.WithoutCancel(ctx))
 		a.log.Info("stopped")
 	}
 	if greet != nil {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
-		if removeErr := a.plane().remove(end); removeErr != nil {
+		if removeErr := a.planes.Remove(end); removeErr != nil {
 			err = errors.Join(err, fmt.Errorf("leave nothing behind: %w", removeErr))
 		}
 	}
 	return errors.Join(err, a.close())
 }
 
-// plane returns the dataplane that serves.
-func (a *agent) plane() *dataplane { return a.planes.plane() }
-
 // close closes what newAgent has opened.
 func (a *agent) close() error {
 	var errs []error
 	if a.planes != nil {
-		errs = append(errs, a.plane().Close())
-	}
-	if a.proxy != nil {
-		errs = append(errs, a.proxy.Close())
-	}
-	if a.connect.Plane != nil {
-		a.connect.Close()
+		errs = append(errs, a.planes.Close())
 	}
 	if a.stores != nil {
 		errs = append(errs, a.stores.Close())
@@ -222,7 +203,7 @@ func (a *agent) close() error {
 func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, set *sockets.Set) (_ *agent, err error) {
 	clock := table.NewClock(time.Now())
 	a := &agent{
-		path: o.Config, version: o.Version, demo: o.Demo, started: time.Now(), began: make(chan struct{}), settled: make(chan struct{}), wished: make(chan string, 1),
+		path: o.Config, version: o.Version, started: time.Now(), began: make(chan struct{}), settled: make(chan struct{}),
 		level:     &slog.LevelVar{},
 		sockets:   set,
 		events:    event.NewLog(eventsKept, time.Now),
@@ -274,20 +255,14 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, set *socke
 		return nil, err
 	}
 	a.newOverrides(cfg)
-	last, _, err := planeNote(a.stores.DB).Get(lastPlaneKey)
-	if err != nil {
-		return nil, err
-	}
 	a.watcher = hostnet.NewWatcher(a.tables.Host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)
-	first, err := a.choosePlane(last.Mode)
-	if err != nil {
+	if a.planes, err = planes.New(planes.Options{
+		Config: a.config.get, Started: cfg, DB: a.stores.DB, Tables: a.tables, Owns: a.allocator.Owns, Watcher: a.watcher, Sockets: set, ForgetBPF: a.systemd.forgetBPF,
+		Settled: a.settled, Version: o.Version, Demo: o.Demo, Events: a.events, Log: a.log,
+	}); err != nil {
 		return nil, err
 	}
-	a.planes = newPlanes(first)
-	if err = a.accelerate(); err != nil {
-		return nil, err
-	}
-	a.metrics = append(a.metrics, a.planes.collect)
+	a.metrics = append(a.metrics, a.planes.Collect)
 	a.device = deviceuse.New(cfg.Dataplane.Device, a.events, a.log)
 	a.newPipeline(cfg)
 	a.newAnnouncing()

@@ -6,9 +6,9 @@ import (
 
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/api/snapshot"
+	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/openfiles"
-	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -21,13 +21,6 @@ func (a *agent) apiAnnouncing() *api.Announcing {
 
 // apiDeps is what the API reads and calls.
 func (a *agent) apiDeps() api.Deps {
-	proxied := func() *proxy.Report {
-		if c := a.plane().proxy; c != nil {
-			r := c.Report()
-			return &r.Report
-		}
-		return nil
-	}
 	var probes func() probe.Stats
 	var lastFailure func(*vip.Service, *vip.Backend) (vip.Instant, string)
 	if a.prober != nil {
@@ -47,12 +40,12 @@ func (a *agent) apiDeps() api.Deps {
 		Pools:  a.allocator.Pools, Reservations: a.allocator,
 		Resync:    a.resync,
 		Stats:     a.pipeline.Loop.Stats,
-		Dataplane: a.dataplane, Switch: a.switchPlane, Left: a.connect.left(),
+		Dataplane: a.planes.Dataplane, Switch: a.planes.Switch, Left: a.planes.Left(),
 		Diff:    a.pipeline.Loop.Diff,
 		Repair:  a.pipeline.Loop.Repair,
 		Preview: a.allocator.Preview,
 		Config: api.Config{
-			Check: a.configCheck, Validate: a.validate, Plan: a.plan, Reload: a.reload,
+			Check: func() v1.Check { return a.config.check(a.planes.Mode()) }, Validate: a.validate, Plan: a.plan, Reload: a.reload,
 			Loaded: func() (bool, time.Time) {
 				problems, at, lastGood := a.config.last()
 				return len(problems) == 0 && !lastGood, at
@@ -65,7 +58,7 @@ func (a *agent) apiDeps() api.Deps {
 		Tables:     a.debugTables(),
 		Checks:     a.checks,
 		Metrics:    a.metrics,
-		Statistics: a.planes, Connections: a.planes, ConnectionLister: a.planes, Proxy: proxied,
+		Statistics: a.planes, Connections: a.planes, ConnectionLister: a.planes, Proxy: a.planes.Report,
 		MaxConnections: openfiles.Divide(openfiles.Limit()).API / 2, // on the socket, and on TCP
 		ClientRate:     func() int { return a.config.get().API.RateLimit },
 		Probes:         probes, LastFailure: lastFailure, BackendMetrics: func() []string { return a.config.get().Metrics.Backends },

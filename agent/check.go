@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/ironvip/ironvip/agent/planes"
 	"github.com/ironvip/ironvip/agent/stores"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/store"
-	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // Check returns why an agent with these options can't start, or nil. It reads the configuration, the state file and what the
@@ -30,6 +31,16 @@ func Check(o Options) error {
 	if err := store.Check(path); err != nil && !errors.Is(err, store.ErrLocked) && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("state file %s: %w", path, err)
 	}
-	_, err := chooseMode(cfg.Dataplane.Mode, cfg.Dataplane.Role, "", func(mode string) []host.Finding { return checkMode(mode, cfg.Dataplane.Role) })
+	_, err := planes.Choose(cfg, "")
 	return err
+}
+
+// checkFiles returns an error if this process may open too few files for an agent: it would lose its VIPs, and not get them
+// back.
+func checkFiles(limit uint64) error {
+	if limit >= openfiles.Least {
+		return nil
+	}
+	return vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf("this process may open %d files, and an agent needs at least %d", limit, openfiles.Least),
+		Hint: "LimitNOFILE=1048576 in the unit, or ulimit -n 1048576"}
 }

@@ -36,3 +36,11 @@ func TestCheck(t *testing.T) {
 	err = Check(Options{Config: path})
 	expect.Contains(t, err.Error(), "state file "+dir)
 }
+
+// An agent with too few files does not start.
+func TestTooFewFiles(t *testing.T) {
+	for limit, ok := range map[uint64]bool{32: false, 255: false, 256: true, 1 << 20: true} {
+		err := checkFiles(limit)
+		expect.Equal(t, err == nil, ok, "%d files: %v", limit, err)
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/logwriter"
 	"github.com/ironvip/ironvip/internal/sockets"
@@ -72,6 +73,26 @@ func (l *liveConfig) last() (problems []vip.Problem, at time.Time, lastGood bool
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.problems, l.at, l.cfg.IsLastGood
+}
+
+// check returns the configuration's line of `ironvip status`.
+func (l *liveConfig) check(running string) v1.Check {
+	problems, at, lastGood := l.last()
+	_, pending := l.diff(l.get(), running)
+	c := v1.Check{Name: "config", Level: v1.LevelOK, Message: fmt.Sprintf("loaded %s ago", time.Since(at).Round(time.Second))}
+	switch {
+	case lastGood:
+		c.Level, c.Message = v1.LevelWarn, "running on the last good ironvip.toml: "+problems[0].Error()
+		c.Hint = "correct the file, then: ironvip reload"
+	case len(problems) > 0:
+		c.Level = v1.LevelWarn
+		c.Message = "refused at the last load: " + firstOf(problems)
+		c.Hint = "run `ironvip config validate` to see all"
+	case len(pending) > 0:
+		c.Level, c.Message = v1.LevelWarn, "restart needed for "+strings.Join(pending, ", ")
+		c.Hint, c.Next = "systemctl restart ironvip", "ironvip config plan"
+	}
+	return c
 }
 
 func nodePortAddresses(cfg *configs.Config) []netip.Prefix {
@@ -144,11 +165,6 @@ func socketHint(err error) string {
 		return "remove it, or set api.socket to another path"
 	}
 	return "set api.socket to a path in a directory that this process can write or create"
-}
-
-func firstLine(err error) string {
-	line, _, _ := strings.Cut(err.Error(), "\n")
-	return line
 }
 
 // logProblem logs a problem as an error, with its hint if it has one.

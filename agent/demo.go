@@ -207,7 +207,7 @@ func freeDNSAddress() string {
 // greet prints how to use a running demo.
 func (d *demo) greet(ctx context.Context, a *agent, out io.Writer) {
 	fmt.Fprintf(out, "ironvip %s demo: three backends, two services, everything on this host's loopback\n", a.version)
-	fmt.Fprintf(out, "dataplane  %s (%s)\n", a.plane().about.Mode, a.plane().about.Reason)
+	fmt.Fprintf(out, "dataplane  %s (%s)\n", a.planes.Mode(), a.planes.Reason())
 	fmt.Fprintf(out, "API        http://%s/v1/services\n", a.config.get().API.Listen)
 	fmt.Fprintf(out, "dashboard  http://%s/ui/\n", a.config.get().API.Listen)
 	fmt.Fprintf(out, "files      %s\n\n", d.dir)

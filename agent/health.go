@@ -53,10 +53,8 @@ func (h *planeHealth) lasted(fault bool) time.Duration {
 // They make turns without work, too. The time is zero before the first reconcile.
 func (a *agent) lastProgress() time.Time {
 	at := a.pipeline.Loop.Stats().LastRound
-	if p := a.plane(); p.lastTurn != nil {
-		if turn := p.lastTurn(); !turn.IsZero() && turn.Before(at) {
-			at = turn
-		}
+	if turn := a.planes.LastTurn(); !turn.IsZero() && turn.Before(at) {
+		at = turn
 	}
 	return at
 }
@@ -77,20 +75,14 @@ func (a *agent) hangs() error {
 
 // checks returns the agent's own lines of `ironvip status`.
 func (a *agent) checks() []v1.Check {
-	checks := slices.Concat(a.stores.StateChecks(), a.switchChecks(), a.leavingChecks(), a.scopeChecks())
+	checks := slices.Concat(a.stores.StateChecks(), a.planes.Checks(), a.scopeChecks())
 	if a.stores.Tree != nil {
 		checks = append(checks, a.stores.FleetCheck(a.hasBegun()))
 	}
 	checks = appendProblems(checks, "device", a.deviceProblems())
 	checks = append(checks, a.firewall.checks()...)
-	if p := a.plane(); p.checks != nil {
-		checks = append(checks, p.checks()...)
-	}
 	if a.prober != nil {
 		checks = append(checks, probeChecks(a.prober.Stats(), openfiles.Limit(), time.Now())...)
-	}
-	if p := a.plane(); p.pathLoop != nil {
-		checks = append(checks, pathChecks(p.pathLoop.Stats(), p.Paths.Blocked(), a.tables.AppliedPaths)...)
 	}
 	if a.share != nil {
 		checks = append(checks, disputeChecks(a.share.Disputes())...)

@@ -10,8 +10,8 @@ import (
 	"github.com/ironvip/ironvip/agent/announcing"
 	"github.com/ironvip/ironvip/agent/lostnodes"
 	"github.com/ironvip/ironvip/agent/naming"
+	"github.com/ironvip/ironvip/agent/planes"
 	"github.com/ironvip/ironvip/api"
-	"github.com/ironvip/ironvip/configs"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/metrics.md")
@@ -30,13 +30,8 @@ func TestMetricsReference(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(metricsHead)
 	seen := map[string]bool{}
-	groups := append(api.MetricGroups(), vipMetrics)
-	for _, k := range configs.Dataplanes {
-		if k.Metrics != nil {
-			groups = append(groups, k.Metrics)
-		}
-	}
-	for _, g := range append(groups, pathMetrics, connectMetrics, announcing.Metrics, lostnodes.Metrics, naming.Metrics) {
+	groups := append(api.MetricGroups(), planes.Metrics()...)
+	for _, g := range append(groups, announcing.Metrics, lostnodes.Metrics, naming.Metrics) {
 		fmt.Fprintf(&b, "\n## %s\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n", g.Title)
 		for _, f := range g.Families() {
 			if seen[f.Name] {

@@ -22,7 +22,7 @@ import (
 func (a *agent) node() membership.Node {
 	stats := a.pipeline.Loop.Stats()
 	out := membership.Node{
-		Name: a.config.get().Node.Name, Version: a.version, Dataplane: a.plane().about.Mode,
+		Name: a.config.get().Node.Name, Version: a.version, Dataplane: a.planes.Mode(),
 		Services: a.tables.Services.Len(), Frontends: stats.Wanted, Revision: stats.AppliedRev, Lag: a.lag.of(stats, time.Now()).Milliseconds(),
 		Problems: stats.Failing + a.troubled(), Since: a.started.UnixMilli(),
 	}

@@ -24,17 +24,11 @@ import (
 // ports.
 func (a *agent) newPipeline(cfg *configs.Config) {
 	a.probes = newHealth(a, cfg)
-	var together func(a, b vip.FrontendKey) int
-	for _, mode := range otherModes(a.plane().about.Mode) {
-		if a.ranBefore(mode) && together == nil {
-			together = a.together(mode)
-		}
-	}
 	a.pipeline = pipeline.New(pipeline.Options{
 		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.Tree != nil, Scope: cfg.Dataplane.Serves,
 		Node:      compile.Node{Name: cfg.Node.Name, Zone: cfg.Node.Zone, RealServer: cfg.Dataplane.Role == configs.RoleRealServer},
 		NodePorts: nodePortAddresses(cfg), Drains: store.NewBucket[vip.Frontend](a.stores.DB, "drains"),
-		Plane: a.plane(), Connections: a.planes, Resync: time.Duration(cfg.Dataplane.ResyncInterval), Together: together,
+		Plane: a.planes.Serving(), Connections: a.planes, Resync: time.Duration(cfg.Dataplane.ResyncInterval), Together: a.planes.Together(),
 		Events: a.events, Log: a.log,
 	})
 	a.health = healthport.New(healthport.Options{
@@ -51,7 +45,7 @@ func (a *agent) newAnnouncing() {
 	}
 	a.announcing = announcing.New(announcing.Options{
 		Balancers: balancers, Config: a.config.get, Store: a.stores.Announce, Fleet: a.stores.Tree != nil, Host: a.tables.Host, Applied: a.tables.Applied,
-		Synced: a.pipeline.Loop.Synced(), Healthy: newPlaneHealth(a.pipeline.Loop.Stats).ok, Forwards: a.forwards, Hangs: a.hangs,
+		Synced: a.pipeline.Loop.Synced(), Healthy: newPlaneHealth(a.pipeline.Loop.Stats).ok, Forwards: a.planes.Forwards, Hangs: a.hangs,
 		Clock: a.tables.Clock, Events: a.events, Log: a.log,
 	})
 	o := lostnodes.Options{Peers: a.announcing.Peers, Draining: a.announcing.Nodes.Draining, Configured: a.announcing.IsPeer, Clock: a.tables.Clock, Events: a.events}
@@ -104,7 +98,7 @@ func newHealth(a *agent, cfg *configs.Config) *health.Stage {
 		Store: store.NewBucket[vip.BackendHealth](a.stores.DB, "health"),
 		Hold:  sources.DefaultShrinkGuard, Events: a.events, Log: a.log,
 	}
-	o.Paths, o.Mark = a.tables.ProbePaths, a.markOf
+	o.Paths, o.Mark = a.tables.ProbePaths, a.planes.Mark
 	stage.Allocations, stage.Complete = a.tables.Allocations, a.tables.ProbePaths.Initializer()
 	a.probed = o.Results
 	a.prober = probe.New(o)
@@ -118,19 +112,6 @@ func newHealth(a *agent, cfg *configs.Config) *health.Stage {
 		stage.Prober = a.share
 	}
 	return health.New(stage)
-}
-
-// markOf returns the packet mark of a path of probes, or why it has none.
-func (a *agent) markOf(p vip.ProbePath) (uint32, error) {
-	paths := a.plane().Paths
-	if paths == nil {
-		return 0, probe.ErrNoPaths
-	}
-	mark, err := paths.Mark(p)
-	if applied, _, ok := a.tables.AppliedPaths.Get(p); err != nil && ok && applied.Problem != nil {
-		err = *applied.Problem
-	}
-	return mark, err
 }
 
 // Bounds of the probes that run at once, with enough descriptors.
@@ -160,9 +141,6 @@ func (a *agent) parts() []part {
 	}
 	if a.probes != nil {
 		parts = append(parts, part{"the health checks", a.probes.Run})
-	}
-	if a.connect.Plane != nil {
-		parts = append(parts, part{"balancing at connect()", a.connect.loop.Run})
 	}
 	for _, c := range a.caches {
 		parts = append(parts, part{"saving services", c.Keep})

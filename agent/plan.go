@@ -31,7 +31,7 @@ func (a *agent) plan(ctx context.Context) (v1.Plan, []vip.Problem) {
 	for i := range proposed {
 		named[proposed[i].Key] = true
 	}
-	proposal := status.Proposal{Config: cfg, Mode: a.plane().about.Mode, Leases: a.leases()}
+	proposal := status.Proposal{Config: cfg, Mode: a.planes.Mode(), Leases: a.leases()}
 	for key, s := range a.tables.Services.All() {
 		allocation, _, _ := a.tables.Allocations.Get(key)
 		now := status.Planned{Service: s, Allocation: allocation}
@@ -53,7 +53,7 @@ func (a *agent) plan(ctx context.Context) (v1.Plan, []vip.Problem) {
 		return v1.Plan{}, append(problems, vip.Problem{Code: vip.CodeInvalid, Place: cfg.Path, Message: err.Error()})
 	}
 	cfg.Node.StateDir = a.config.get().Node.StateDir // a flag may have set it
-	for _, c := range a.configChanges(cfg) {
+	for _, c := range a.config.changes(cfg, a.planes.Mode()) {
 		status.Append(&plan, c)
 	}
 	return plan, problems
@@ -70,11 +70,11 @@ func (a *agent) leases() iter.Seq[*ipam.Lease] {
 	}
 }
 
-// configChanges returns the pools and keys of ironvip.toml that differ from those in effect. A reload applies the pools and
-// the keys that Diff reports as live. The others are those of the start, also after reloads.
-func (a *agent) configChanges(new *configs.Config) []v1.PlanChange {
-	out := poolChanges(a.config.get().Pools, new.Pools)
-	live, restart := a.config.diff(new, a.plane().about.Mode)
+// changes returns the pools and keys of ironvip.toml that differ from those in effect. A reload applies the pools and
+// the keys that diff reports as live. The others are those of the start, also after reloads.
+func (l *liveConfig) changes(new *configs.Config, running string) []v1.PlanChange {
+	out := poolChanges(l.get().Pools, new.Pools)
+	live, restart := l.diff(new, running)
 	for _, key := range live {
 		if key != "pool" {
 			out = append(out, keyChange(key, ""))
@@ -85,7 +85,7 @@ func (a *agent) configChanges(new *configs.Config) []v1.PlanChange {
 	for _, key := range restart {
 		impact := "takes effect when the agent is restarted"
 		switch {
-		case isMove(a.config.startedWith(), new, key):
+		case isMove(l.started, new, key):
 			impact += ", which it refuses until the leases are moved: ironvip snapshot save, restore"
 		case key == modeKey:
 			impact += ", or with ironvip dataplane switch " + new.Dataplane.Mode

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -74,8 +73,7 @@ func TestPlanShowsPoolsAndKeys(t *testing.T) {
 	}} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []string
-			a := &agent{config: newLiveConfig(config(), nil), planes: newPlanes(&dataplane{})}
-			for _, c := range a.configChanges(tc.new) {
+			for _, c := range newLiveConfig(config(), nil).changes(tc.new, "") {
 				got = append(got, fmt.Sprintf("%s %s %s: %s (%s)", c.Action, c.Kind, c.Name, c.Detail, c.Impact))
 			}
 			if strings.Join(got, "\n") != strings.Join(tc.want, "\n") {
@@ -90,24 +88,24 @@ func TestPlanShowsPoolsAndKeys(t *testing.T) {
 func TestPlanShowsWhatWaitsForARestart(t *testing.T) {
 	reloaded := configs.Default()
 	reloaded.Dataplane.Mode = configs.ModeNFT
-	a := &agent{config: newLiveConfig(configs.Default(), nil), planes: newPlanes(&dataplane{about: api.Dataplane{Mode: configs.ModeProxy}})}
+	l, running := newLiveConfig(configs.Default(), nil), configs.ModeProxy
 	waits := func(when string, want bool) {
 		t.Helper()
-		if changes := a.configChanges(a.config.get()); (len(changes) > 0) != want {
+		if changes := l.changes(l.get(), running); (len(changes) > 0) != want {
 			t.Errorf("%s: changes %+v", when, changes)
 		} else if want && (changes[0].Name != "dataplane.mode" || changes[0].Impact != "takes effect when the agent is restarted, or with ironvip dataplane switch nft") {
 			t.Errorf("%s: changes %+v", when, changes)
 		}
-		c := a.configCheck()
+		c := l.check(running)
 		shown := c.Next == "ironvip config plan" && c.Message == "restart needed for dataplane.mode"
 		expect.Equal(t, shown, want, "%s: check %+v", when, c)
 	}
 	waits("nothing differs", false)
-	a.config.set(reloaded, nil)
+	l.set(reloaded, nil)
 	waits("reloaded", true)
-	a.planes.serving.Store(&dataplane{about: api.Dataplane{Mode: configs.ModeNFT}})
+	running = configs.ModeNFT
 	waits("switched", false)
-	a.planes.serving.Store(&dataplane{about: api.Dataplane{Mode: configs.ModeIPVS}})
-	a.config.set(configs.Default(), nil)
+	running = configs.ModeIPVS
+	l.set(configs.Default(), nil)
 	waits("auto", false)
 }

@@ -3,11 +3,9 @@ package agent
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -52,7 +50,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	}
 	cfg.Node.StateDir = old.Node.StateDir // a flag may have set it; a change waits for a restart anyway
 	cfg.Dataplane.ProxySocket = cmp.Or(cfg.Dataplane.ProxySocket, old.Dataplane.ProxySocket)
-	live, restart := a.config.diff(cfg, a.plane().about.Mode)
+	live, restart := a.config.diff(cfg, a.planes.Mode())
 	if len(live) > 0 {
 		if problems := a.allocator.Configure(cfg.IPAMConfig()); len(problems) > 0 {
 			a.config.set(nil, problems)
@@ -111,26 +109,6 @@ func reloadMessage(live []string) string {
 
 // validate checks the configuration on disk for the dataplane in use.
 func (a *agent) validate(ctx context.Context) (problems, warnings []vip.Problem) {
-	v := status.Validate(ctx, a.path, a.plane().about.Mode)
+	v := status.Validate(ctx, a.path, a.planes.Mode())
 	return v.Problems, v.Warnings
-}
-
-// configCheck returns the configuration's line of `ironvip status`.
-func (a *agent) configCheck() v1.Check {
-	problems, at, lastGood := a.config.last()
-	_, pending := a.config.diff(a.config.get(), a.plane().about.Mode)
-	c := v1.Check{Name: "config", Level: v1.LevelOK, Message: fmt.Sprintf("loaded %s ago", time.Since(at).Round(time.Second))}
-	switch {
-	case lastGood:
-		c.Level, c.Message = v1.LevelWarn, "running on the last good ironvip.toml: "+problems[0].Error()
-		c.Hint = "correct the file, then: ironvip reload"
-	case len(problems) > 0:
-		c.Level = v1.LevelWarn
-		c.Message = "refused at the last load: " + firstOf(problems)
-		c.Hint = "run `ironvip config validate` to see all"
-	case len(pending) > 0:
-		c.Level, c.Message = v1.LevelWarn, "restart needed for "+strings.Join(pending, ", ")
-		c.Hint, c.Next = "systemctl restart ironvip", "ironvip config plan"
-	}
-	return c
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ironvip/ironvip/agent/planes"
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/internal/firewall"
@@ -66,13 +67,15 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 		}
 		return nil
 	})
-	run(part{"the dataplanes", a.runPlanes})
+	run(part{"the dataplanes", func(ctx context.Context) error {
+		return a.planes.Run(ctx, planes.Pipeline{Serve: a.pipeline.Serve, Switched: a.announcing.Reload})
+	}})
 	group.Go(func() error { a.followSignals(ctx); return nil })
 	group.Go(func() error { a.keepSockets(ctx); return nil })
 	group.Go(func() error { a.findDeviceUsers(ctx); return nil })
 	group.Go(func() error {
 		a.firewall.run(ctx, func() ([]firewall.Drop, error) {
-			return firewall.Find(firewallQuery(a.config.get(), a.plane().about.Mode))
+			return firewall.Find(firewallQuery(a.config.get(), a.planes.Mode()))
 		}, a.log)
 		return nil
 	})
@@ -93,7 +96,7 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) error {
 	case <-a.pipeline.Loop.Synced():
 	}
 	startReserve.Store(nil)
-	a.log.Info("ready", "dataplane", a.plane().about.Mode, "why", a.plane().about.Reason, "services", a.tables.Services.Len(), "frontends", a.tables.Frontends.Len())
+	a.log.Info("ready", "dataplane", a.planes.Mode(), "why", a.planes.Reason(), "services", a.tables.Services.Len(), "frontends", a.tables.Frontends.Len())
 	if err := a.settle(ctx); err != nil {
 		return err
 	}
@@ -155,7 +158,7 @@ func (a *agent) findDeviceUsers(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.plane().vips.UsesDevice():
+		case <-a.planes.UsesDevice():
 			a.device.Run(ctx)
 			return
 		case <-time.After(planeAge): // another dataplane may serve now
@@ -166,7 +169,7 @@ func (a *agent) findDeviceUsers(ctx context.Context) {
 // summary returns the line that `systemctl status` shows.
 func (a *agent) summary() string {
 	s := a.pipeline.Loop.Stats()
-	line := fmt.Sprintf("%s: %d services, %d frontends", a.plane().about.Mode, a.tables.Services.Len(), s.Wanted)
+	line := fmt.Sprintf("%s: %d services, %d frontends", a.planes.Mode(), a.tables.Services.Len(), s.Wanted)
 	if s.Failing > 0 {
 		line += fmt.Sprintf(", %d failing", s.Failing)
 	}

@@ -1,4 +1,4 @@
-package agent
+package planes
 
 import (
 	"fmt"
@@ -6,11 +6,9 @@ import (
 	"strings"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/proxy/remote"
-	"github.com/ironvip/ironvip/vip"
 )
 
 // proxyChecks returns the lines of the status on clients that the proxy refuses.
@@ -82,14 +80,4 @@ func capacityChecks(c proxy.Capacity, files uint64) []v1.Check {
 		check.Message = fmt.Sprintf("clients of the largest services are refused, to keep a reserve for others (%d since the start): %s", c.Refused, check.Message)
 	}
 	return []v1.Check{check}
-}
-
-// checkFiles returns an error if this process may open too few files for an agent: it would lose its VIPs, and not get them
-// back.
-func checkFiles(limit uint64) error {
-	if limit >= openfiles.Least {
-		return nil
-	}
-	return vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf("this process may open %d files, and an agent needs at least %d", limit, openfiles.Least),
-		Hint: "LimitNOFILE=1048576 in the unit, or ulimit -n 1048576"}
 }

@@ -1,4 +1,4 @@
-package agent
+package planes
 
 import (
 	"strings"
@@ -6,7 +6,6 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/proxy"
-	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -60,13 +59,5 @@ func TestLimitsInTheStatus(t *testing.T) {
 	if len(got) != 1 || got[0].Level != v1.LevelWarn || !strings.Contains(got[0].Hint, "explain web") ||
 		got[0].Message != "1 service refused clients in the last minute: web for max_queue (9 since the start); 2 services full: api, web" {
 		t.Errorf("full and refusing: %+v", got)
-	}
-}
-
-// An agent with too few files does not start.
-func TestTooFewFiles(t *testing.T) {
-	for limit, ok := range map[uint64]bool{32: false, 255: false, 256: true, 1 << 20: true} {
-		err := checkFiles(limit)
-		expect.Equal(t, err == nil, ok, "%d files: %v", limit, err)
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package planes
 
 import (
 	"context"
@@ -66,6 +66,13 @@ func (p *countingPlane) Open(context.Context) (map[vip.FrontendKey]int, error) {
 	return out, nil
 }
 
+// with returns the dataplanes with one that serves.
+func with(o Options, d *dataplane) *Planes {
+	p := &Planes{o: o, looked: make(chan struct{}), leaving: map[string]*leaving{}}
+	p.serving.Store(d)
+	return p
+}
+
 // Connections of the dataplane that serves and of one that leaves add up. Nothing is counted before it is known which ones
 // leave: a count without them would be too low.
 func TestConnectionsOfAllDataplanes(t *testing.T) {
@@ -79,8 +86,7 @@ func TestConnectionsOfAllDataplanes(t *testing.T) {
 		leaves := &countingPlane{open: counts(10, 20)}
 		leaves.open[key][gone] = 40
 		leaves.open[other] = map[netip.AddrPort]int{a: 80} // which the dataplane doesn't have
-		p := &dataplane{Opened: plane.Opened{Plane: &countingPlane{open: counts(1, 0)}}}
-		c := newPlanes(p)
+		c := with(Options{Log: slog.New(slog.DiscardHandler)}, &dataplane{Opened: plane.Opened{Plane: &countingPlane{open: counts(1, 0)}}})
 		check := func(when string, wantA, wantB, all int) {
 			t.Helper()
 			open, err := c.Connections(t.Context(), key)
@@ -110,7 +116,7 @@ func TestConnectionsOfAllDataplanes(t *testing.T) {
 		close(c.looked)
 		synctest.Wait()
 		check("with all", 11, 20, 1+30+40)
-		c.drop(x, slog.New(slog.DiscardHandler))
+		c.drop(x)
 		expect.True(t, leaves.closed, "closed")
 		check("alone", 1, 0, 1)
 	})
@@ -124,7 +130,7 @@ func TestForwards(t *testing.T) {
 	}{{configs.ModeNFT, "", true}, {configs.ModeProxy, "/run/proxy.sock", true}, {configs.ModeProxy, "", false}} {
 		cfg := &configs.Config{}
 		cfg.Dataplane.ProxySocket = c.socket
-		a := &agent{config: newLiveConfig(cfg, nil), planes: newPlanes(&dataplane{about: api.Dataplane{Mode: c.mode}})}
-		expect.Equal(t, a.forwards(), c.forwards, "%s at %q", c.mode, c.socket)
+		p := with(Options{Started: cfg}, &dataplane{about: api.Dataplane{Mode: c.mode}})
+		expect.Equal(t, p.Forwards(), c.forwards, "%s at %q", c.mode, c.socket)
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package planes
 
 import (
 	"log/slog"
@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/agent/stores"
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/store"
@@ -19,13 +18,13 @@ import (
 func TestTimeOfADataplaneThatLeaves(t *testing.T) {
 	db := must.Get(store.Open(filepath.Join(t.TempDir(), "state.db")))(t)
 	defer db.Close()
-	agentOf := func(mode string) *agent {
-		return &agent{stores: &stores.Stores{DB: db}, log: slog.New(slog.DiscardHandler), planes: newPlanes(&dataplane{about: api.Dataplane{Mode: mode}})}
+	planesOf := func(mode string) *Planes {
+		return with(Options{DB: db, Log: slog.New(slog.DiscardHandler)}, &dataplane{about: api.Dataplane{Mode: mode}})
 	}
-	serves := func(mode string) *agent {
-		a := agentOf(mode)
-		a.notePlane()
-		return a
+	serves := func(mode string) *Planes {
+		p := planesOf(mode)
+		p.noteServing()
+		return p
 	}
 	serves(configs.ModeNFT)
 	first := serves(configs.ModeIPVS).leavesSince(configs.ModeNFT)
@@ -37,13 +36,12 @@ func TestTimeOfADataplaneThatLeaves(t *testing.T) {
 	if second := serves(configs.ModeIPVS).leavesSince(configs.ModeNFT); second.Before(before) {
 		t.Errorf("the time of nft, which served again, counts from %s, and it was replaced after %s", second, before)
 	}
-	agentOf(configs.ModeProxy) // does not serve
-	if last, _, err := planeNote(db).Get(lastPlaneKey); err != nil || last.Mode != configs.ModeIPVS {
-		t.Errorf("the host ran %q, %v", last.Mode, err)
-	}
-	a := serves(configs.ModeIPVS)
-	a.forgetLeaving(configs.ModeNFT) // with its last connection
+	last, err := planesOf(configs.ModeProxy).last() // does not serve
+	must.Succeed(t, err)
+	expect.Equal(t, last, configs.ModeIPVS, "the dataplane that served last")
+	p := serves(configs.ModeIPVS)
+	p.forgetLeaving(configs.ModeNFT) // with its last connection
 	before = time.Now()
-	third := a.leavesSince(configs.ModeNFT)
+	third := p.leavesSince(configs.ModeNFT)
 	expect.False(t, third.Before(before), "the time of what appeared later counts from %s, before %s", third, before)
 }

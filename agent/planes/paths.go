@@ -1,4 +1,4 @@
-package agent
+package planes
 
 import (
 	"errors"

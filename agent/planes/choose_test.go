@@ -1,4 +1,4 @@
-package agent
+package planes
 
 import (
 	"strings"
@@ -14,7 +14,7 @@ import (
 
 // Mode auto takes the first of ipvs, nft and proxy that can run, but keeps the one that the host ran before. If the
 // configuration requires one that can't, it is an error that names what is missing and the fix.
-func TestChooseMode(t *testing.T) {
+func TestChoose(t *testing.T) {
 	lacks := func(module string) []host.Finding {
 		return []host.Finding{{Name: "nf_tables", OK: true, Required: true},
 			{Name: "kernel module " + module, Required: true, Detail: "the kernel has none", Remedy: "modprobe " + module}, {Name: "sysctl x", Detail: "is 0"}}
@@ -55,7 +55,7 @@ func TestChooseMode(t *testing.T) {
 		{"auto", configs.RoleRealServer, "", has, "ipvs", "a real server needs it", ""},
 		{"auto", configs.RoleRealServer, "", noIPVS, "", "", "needs kernel module ip_vs: the kernel has none     fix: modprobe ip_vs"},
 	} {
-		got, err := chooseMode(c.mode, c.role, c.before, func(mode string) []host.Finding { return c.found[mode] })
+		got, err := choose(c.mode, c.role, c.before, func(mode string) []host.Finding { return c.found[mode] })
 		if got.Mode != c.want || err == nil && got.Why != c.why || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("mode %q, role %q, before %q: %+v, %v", c.mode, c.role, c.before, got, err)
 		}
@@ -65,7 +65,7 @@ func TestChooseMode(t *testing.T) {
 // Without the rights to check anything, the capability is all that a preferred dataplane lacks.
 func TestLacksTheKnownCauseOnly(t *testing.T) {
 	found := []host.Finding{{Name: "capability CAP_NET_ADMIN", Required: true}, {Name: "kernel module ip_vs", Required: true, Unknown: true}, {Name: "nf_tables", Required: true, Unknown: true}}
-	got, err := chooseMode(configs.ModeAuto, "", "", func(mode string) []host.Finding {
+	got, err := choose(configs.ModeAuto, "", "", func(mode string) []host.Finding {
 		if mode == configs.ModeIPVS {
 			return found
 		}
@@ -80,13 +80,13 @@ func TestLacksTheKnownCauseOnly(t *testing.T) {
 // and fixed ones disappear.
 func TestFindingsAreOfNow(t *testing.T) {
 	var found []ipvs.Finding
-	p := &dataplane{Opened: plane.Opened{Findings: func() []ipvs.Finding { return found }}}
-	expect.Empty(t, p.now().Findings, "at first")
+	d := &dataplane{Opened: plane.Opened{Findings: func() []ipvs.Finding { return found }}}
+	expect.Empty(t, d.now().Findings, "at first")
 	found = []ipvs.Finding{{Name: "sysctl a", OK: true}, {Name: "sysctl b", Detail: "is 0", Remedy: "sysctl -w b=1"}}
 	want := v1.Finding{Level: v1.LevelWarn, Name: "sysctl b", Message: "is 0", Fix: "sysctl -w b=1"}
-	if got := p.now().Findings; len(got) != 1 || got[0] != want {
+	if got := d.now().Findings; len(got) != 1 || got[0] != want {
 		t.Errorf("later: %+v, want %+v", got, want)
 	}
 	found[1].OK = true
-	expect.Empty(t, p.now().Findings, "after the fix")
+	expect.Empty(t, d.now().Findings, "after the fix")
 }

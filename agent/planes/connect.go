@@ -1,7 +1,6 @@
-package agent
+package planes
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -26,16 +25,16 @@ type accelerator struct {
 
 // accelerate balances at connect() if the configuration asks for it. It goes on with what an earlier agent has left with
 // systemd, or makes systemd forget that.
-func (a *agent) accelerate() error {
-	cfg := a.config.startedWith()
-	inherited := a.sockets.InheritedBPF()
+func (p *Planes) accelerate() error {
+	cfg := p.o.Started
+	inherited := p.o.Sockets.InheritedBPF()
 	if len(inherited) > 0 {
-		a.systemd.forgetBPF()
+		p.o.ForgetBPF()
 	}
-	x := &a.connect
+	x := &p.connect
 	cgroup, err := connect.Cgroup()
 	switch {
-	case cfg.Dataplane.Connect == configs.ConnectOff || cfg.Dataplane.Role == configs.RoleRealServer || a.demo:
+	case cfg.Dataplane.Connect == configs.ConnectOff || cfg.Dataplane.Role == configs.RoleRealServer || p.o.Demo:
 		for _, f := range inherited {
 			f.Close()
 		}
@@ -51,21 +50,19 @@ func (a *agent) accelerate() error {
 		if cfg.Dataplane.Connect == configs.ConnectOn {
 			return fmt.Errorf("dataplane.connect = %q can't work here: %s\nhint: fix this, or set dataplane.connect to %q", configs.ConnectOn, x.why, configs.ConnectAuto)
 		}
-		a.log.Warn("programs of this host are not balanced at connect()", "reason", x.why)
+		p.o.Log.Warn("programs of this host are not balanced at connect()", "reason", x.why)
 		return nil
 	}
 	files, err := x.Files()
 	if err != nil {
 		return err
 	}
-	a.sockets.AddBPF(files)
-	x.served = table.Counts(a.tables.Frontends, func(f *vip.Frontend) bool { return connect.Left(f) == "" })
+	p.o.Sockets.AddBPF(files)
+	x.served = table.Counts(p.o.Tables.Frontends, func(f *vip.Frontend) bool { return connect.Left(f) == "" })
 	x.loop = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
-		Desired: a.tables.Frontends, Target: x.Plane, Applied: table.New(a.clock, reconcile.KeyOfApplied, nil), Resync: time.Duration(cfg.Dataplane.ResyncInterval),
-		Service: func(f *vip.Frontend) string { return f.Service.String() }, Events: a.events, Log: a.log,
+		Desired: p.o.Tables.Frontends, Target: x.Plane, Applied: table.New(p.o.Tables.Clock, reconcile.KeyOfApplied, nil), Resync: time.Duration(cfg.Dataplane.ResyncInterval),
+		Service: func(f *vip.Frontend) string { return f.Service.String() }, Events: p.o.Events, Log: p.o.Log,
 	})
-	a.metrics = append(a.metrics, x.collect)
-	a.planes.connect = x.Plane
 	return nil
 }
 
@@ -78,17 +75,12 @@ func (x *accelerator) String() string {
 	}
 	s := x.loop.Stats()
 	out := fmt.Sprintf("at connect(): %d of %s for programs of this host", x.served()[true], text.Plural(s.Wanted, "frontend"))
-	if err := errors.Join(asError(s.TargetError), asError(s.CleanError)); err != nil {
-		out += ", " + err.Error()
+	for _, failed := range []string{s.TargetError, s.CleanError} {
+		if failed != "" {
+			out += ", " + failed
+		}
 	}
 	return out
-}
-
-func asError(message string) error {
-	if message == "" {
-		return nil
-	}
-	return errors.New(message)
 }
 
 // left returns what says why a frontend isn't balanced; nil if none is.

@@ -1,0 +1,87 @@
+package planes
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/text"
+	"github.com/ironvip/ironvip/plane/kernel/host"
+)
+
+// needs returns what a dataplane needs of this host.
+func needs(mode, role string) []host.Finding {
+	return configs.DataplaneOf(mode).NeedsOf(role == configs.RoleRealServer)
+}
+
+// Choice is the selection of a dataplane.
+type Choice struct {
+	Mode, Why string
+	Lacks     []host.Finding // required by those that are preferred and can't run
+}
+
+// Choose selects a dataplane and returns the reason. A configured mode that can't run is an error that names what is
+// missing and the fix. Mode auto keeps the dataplane that the host ran before, or "": another one may refuse services, and end
+// connections. Without one, or if that can't run any more, it takes the first of preference that can.
+func Choose(cfg *configs.Config, before string) (Choice, error) {
+	role := cfg.Dataplane.Role
+	return choose(cfg.Dataplane.Mode, role, before, func(mode string) []host.Finding { return needs(mode, role) })
+}
+
+func choose(mode, role, before string, check func(mode string) []host.Finding) (Choice, error) {
+	if role == configs.RoleRealServer && mode == configs.ModeAuto {
+		if found := check(configs.ModeIPVS); len(host.Missing(found)) > 0 {
+			return Choice{}, fmt.Errorf("dataplane.role = %q needs the ipvs dataplane, which can't work here\n%s\nhint: fix this; `ironvip doctor` shows everything", configs.RoleRealServer, lacks(found))
+		}
+		return Choice{Mode: configs.ModeIPVS, Why: "a real server needs it"}, nil
+	}
+	if mode != configs.ModeAuto {
+		if found := check(mode); len(host.Missing(found)) > 0 {
+			return Choice{}, fmt.Errorf("dataplane.mode = %q can't work here\n%s\nhint: fix this, or set dataplane.mode to \"auto\" or \"proxy\"; `ironvip doctor` shows everything", mode, lacks(found))
+		}
+		return Choice{Mode: mode, Why: "the configuration asks for it"}, nil
+	}
+	if configs.DataplaneOf(before) == nil { // of another version
+		before = ""
+	}
+	var out Choice
+	var reasons []string
+	for _, k := range configs.Dataplanes {
+		found := check(k.Mode)
+		if missing := host.Err(found); missing != nil {
+			reasons = append(reasons, fmt.Sprintf("%s can't run: %s", k.Mode, firstLine(missing)))
+			out.Lacks = append(out.Lacks, host.Missing(found)...)
+			continue
+		}
+		out.Mode = k.Mode
+		switch {
+		case before == "" || before == k.Mode:
+		case host.Err(check(before)) == nil:
+			out.Mode = before
+			reasons = append(reasons, fmt.Sprintf("this host ran it before; %[1]s can run, too: dataplane.mode = %[1]q selects it", k.Mode))
+		default:
+			reasons = append(reasons, fmt.Sprintf("%s, which this host ran before, can't run any more", before))
+		}
+		break
+	}
+	if out.Why = strings.Join(reasons, "; "); out.Why == "" {
+		out.Why = "the kernel and this process's rights allow it"
+	}
+	return out, nil
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// lacks returns a line for each finding that keeps a dataplane from running, with the fix.
+func lacks(found []host.Finding) string {
+	return text.Join(host.Missing(found), "\n", func(f host.Finding) string {
+		line := "  " + host.Err([]host.Finding{f}).Error()
+		if f.Remedy != "" {
+			line += "     fix: " + f.Remedy
+		}
+		return line
+	})
+}
