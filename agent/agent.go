@@ -26,13 +26,11 @@ import (
 	"github.com/ironvip/ironvip/agent/lostnodes"
 	"github.com/ironvip/ironvip/agent/naming"
 	"github.com/ironvip/ironvip/agent/planes"
+	"github.com/ironvip/ironvip/agent/probing"
 	"github.com/ironvip/ironvip/agent/stores"
 	"github.com/ironvip/ironvip/api/tokens"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/healthport"
-	"github.com/ironvip/ironvip/health/probe"
-	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/logwriter"
@@ -137,10 +135,7 @@ type agent struct {
 	device     *deviceuse.Use
 	metrics    []metric.Collector
 	pipeline   *pipeline.Pipeline
-	probes     *health.Stage // nil on a real server
-	prober     *probe.Engine
-	share      *share.Share                             // nil without a fleet
-	probed     *table.Table[probe.Target, probe.Result] // what the prober finds; nil: no prober
+	probing    *probing.Probing // nil on a real server
 	health     *healthport.Server
 	announcing *announcing.Announcing
 	naming     *naming.Naming

@@ -23,11 +23,8 @@ func (a *agent) apiAnnouncing() *api.Announcing {
 func (a *agent) apiDeps() api.Deps {
 	var probes func() probe.Stats
 	var lastFailure func(*vip.Service, *vip.Backend) (vip.Instant, string)
-	if a.prober != nil {
-		probes = a.prober.Stats
-		lastFailure = func(s *vip.Service, b *vip.Backend) (vip.Instant, string) {
-			return a.probes.LastFailure(s, b, a.prober.LastFailure)
-		}
+	if a.probing != nil {
+		probes, lastFailure = a.probing.Stats, a.probing.LastFailure
 	}
 	return api.Deps{
 		Node: a.config.get().Node.Name, Version: a.version, Started: a.started,
@@ -51,7 +48,7 @@ func (a *agent) apiDeps() api.Deps {
 				return len(problems) == 0 && !lastGood, at
 			},
 		},
-		Nodes: a.nodes, ForgetNode: a.forgetNode, CompareChecks: a.compareChecks,
+		Nodes: a.nodes, ForgetNode: a.forgetNode, CompareChecks: a.probing.Compare,
 		Announcing: a.apiAnnouncing(),
 		Naming:     api.Naming{Stage: a.naming.Stage, Zone: a.naming.Zone},
 		Snapshot:   func(ctx context.Context) (snapshot.Document, error) { return a.stores.Document(ctx, a.version) },

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -81,12 +80,7 @@ func (a *agent) checks() []v1.Check {
 	}
 	checks = appendProblems(checks, "device", a.deviceProblems())
 	checks = append(checks, a.firewall.checks()...)
-	if a.prober != nil {
-		checks = append(checks, probeChecks(a.prober.Stats(), openfiles.Limit(), time.Now())...)
-	}
-	if a.share != nil {
-		checks = append(checks, disputeChecks(a.share.Disputes())...)
-	}
+	checks = append(checks, a.probing.Checks()...)
 	checks = append(checks, a.access.checks(time.Now())...)
 	checks = append(checks, a.announcing.Checks()...)
 	checks = append(checks, a.lost.Checks(time.Now())...)

@@ -24,14 +24,11 @@ func (a *agent) node() membership.Node {
 	out := membership.Node{
 		Name: a.config.get().Node.Name, Version: a.version, Dataplane: a.planes.Mode(),
 		Services: a.tables.Services.Len(), Frontends: stats.Wanted, Revision: stats.AppliedRev, Lag: a.lag.of(stats, time.Now()).Milliseconds(),
-		Problems: stats.Failing + a.troubled(), Since: a.started.UnixMilli(),
+		Problems: stats.Failing + a.troubled(), Since: a.started.UnixMilli(), Checks: a.probing.View(),
 	}
 	if a.stores.Tree != nil {
 		_, all := a.stores.Tree.FirstProblems(0)
 		out.Problems += all
-	}
-	if a.share != nil {
-		out.Checks = a.share.View()
 	}
 	out.Problems += a.pipeline.Resolve.Conflicts().Len() + len(a.overrides.Problems())
 	for _, s := range a.statuses.All() {

@@ -6,24 +6,20 @@ import (
 	"github.com/ironvip/ironvip/agent/announcing"
 	"github.com/ironvip/ironvip/agent/lostnodes"
 	"github.com/ironvip/ironvip/agent/naming"
+	"github.com/ironvip/ironvip/agent/probing"
 	"github.com/ironvip/ironvip/announce/nodes"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/healthport"
-	"github.com/ironvip/ironvip/health/probe"
-	"github.com/ironvip/ironvip/health/share"
-	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/pipeline/compile"
-	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // newPipeline creates the stages from claims to the dataplane, the health checks, and the health
 // ports.
 func (a *agent) newPipeline(cfg *configs.Config) {
-	a.probes = newHealth(a, cfg)
+	a.probing = probing.New(probing.Options{Stores: a.stores, Tables: a.tables, Mark: a.planes.Mark, Events: a.events, Log: a.log})
 	a.pipeline = pipeline.New(pipeline.Options{
 		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.Tree != nil, Scope: cfg.Dataplane.Serves,
 		Node:      compile.Node{Name: cfg.Node.Name, Zone: cfg.Node.Zone, RealServer: cfg.Dataplane.Role == configs.RoleRealServer},
@@ -78,50 +74,6 @@ type nodeRecords struct {
 	*lostnodes.Follower
 }
 
-// newHealth creates the health checks. A real server has none: the directors decide which backends
-// take connections.
-func newHealth(a *agent, cfg *configs.Config) *health.Stage {
-	if cfg.Dataplane.Role == configs.RoleRealServer {
-		return nil
-	}
-	o := probe.Options{Results: probe.NewResults(a.tables.Clock), Log: a.log}
-	free := openfiles.Divide(openfiles.Limit()).Probes
-	if cfg.Health.Exec {
-		o.Commands = min(maxCommands, max(free/(4*descriptorsOfCommand), 1))
-		free -= o.Commands * descriptorsOfCommand
-	}
-	o.Requests = min(maxRequests, max(free/4, 1))
-	o.Sockets = max(free-o.Requests, 1)
-	stage := health.Options{
-		Rules:    health.Rules{Default: cfg.Health.Default == health.DefaultTCP},
-		Services: a.tables.Services, Health: a.tables.Health, Results: o.Results, Node: cfg.Node.Name,
-		Store: store.NewBucket[vip.BackendHealth](a.stores.DB, "health"),
-		Hold:  sources.DefaultShrinkGuard, Events: a.events, Log: a.log,
-	}
-	o.Paths, o.Mark = a.tables.ProbePaths, a.planes.Mark
-	stage.Allocations, stage.Complete = a.tables.Allocations, a.tables.ProbePaths.Initializer()
-	a.probed = o.Results
-	a.prober = probe.New(o)
-	stage.Prober = a.prober
-	if a.stores.Tree != nil {
-		stage.Results = probe.NewResults(a.tables.Clock) // the share's, beside those of the engine
-		a.share = share.New(share.Options{
-			Node: cfg.Node.Name, Probers: cfg.Health.Probers, Engine: a.prober, Own: o.Results, Results: stage.Results,
-			Members: a.stores.Roster.Rows(), WasThere: a.stores.Roster.WasThere, Verdicts: a.stores.Verdicts, Tree: a.stores.Tree, Log: a.log,
-		})
-		stage.Prober = a.share
-	}
-	return health.New(stage)
-}
-
-// Bounds of the probes that run at once, with enough descriptors.
-const (
-	maxCommands = 16  // exec
-	maxRequests = 512 // http, https and grpc, with up to three goroutines each
-
-	descriptorsOfCommand = 4
-)
-
 // parts returns everything that runs once the agent has begun.
 func (a *agent) parts() []part {
 	parts := append([]part{
@@ -139,8 +91,8 @@ func (a *agent) parts() []part {
 	if a.stores.Tree != nil {
 		parts = append(parts, part{"the list of the fleet's hosts", a.stores.Roster.Run})
 	}
-	if a.probes != nil {
-		parts = append(parts, part{"the health checks", a.probes.Run})
+	if a.probing != nil {
+		parts = append(parts, part{"the health checks", a.probing.Run})
 	}
 	for _, c := range a.caches {
 		parts = append(parts, part{"saving services", c.Keep})

@@ -3,7 +3,6 @@ package agent
 import (
 	"github.com/ironvip/ironvip/api/status"
 	"github.com/ironvip/ironvip/fleet/roster"
-	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/table"
 )
@@ -11,10 +10,6 @@ import (
 // debugTables lists the tables that `ironvip debug table` prints, in the order of the
 // pipeline.
 func (a *agent) debugTables() []status.DebugTable {
-	var probed []table.Reader[probe.Target, probe.Result]
-	if a.probed != nil { // not on a real server
-		probed = append(probed, a.probed)
-	}
 	var verdicts []table.Reader[string, share.Row]
 	var members []table.Reader[string, roster.Row]
 	if a.stores.Tree != nil {
@@ -28,7 +23,7 @@ func (a *agent) debugTables() []status.DebugTable {
 		status.NewDebugTable("services", status.ServiceCells, a.tables.Services),
 		status.NewDebugTable("overrides", status.OverrideCells, a.tables.Overrides),
 		status.NewDebugTable("health", status.HealthCells, a.tables.Health),
-		status.NewDebugTable("probe_results", status.ProbeResultCells, probed...),
+		status.NewDebugTable("probe_results", status.ProbeResultCells, a.probing.Results()...),
 		status.NewDebugTable("verdicts", status.VerdictCells, verdicts...),
 		status.NewDebugTable("probe_paths", status.ProbePathCells, a.tables.ProbePaths),
 		status.NewDebugTable("applied_paths", status.AppliedPathCells, a.tables.AppliedPaths),

@@ -1,4 +1,4 @@
-package agent
+package probing
 
 import (
 	"context"
@@ -13,24 +13,25 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// compareChecks returns what the nodes of the fleet or, without a fleet, this host find of the
+// Compare returns what the nodes of the fleet or, without a fleet, this host find of the
 // backends of services. It reads the rows of all nodes.
-func (a *agent) compareChecks(ctx context.Context, services []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
+func (p *Probing) Compare(ctx context.Context, services []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
 	compare := func(*vip.Service, *vip.Backend) []v1.CheckComparison { return nil } // a real server has no checks
 	switch {
-	case a.share != nil:
-		nodes, err := a.stores.Tree.Nodes(ctx)
+	case p == nil:
+	case p.share != nil:
+		nodes, err := p.o.Stores.Tree.Nodes(ctx)
 		if err != nil {
 			return nil, err
 		}
-		own := slices.IndexFunc(nodes, func(n membership.Node) bool { return n.Name == a.config.get().Node.Name })
+		own := slices.IndexFunc(nodes, func(n membership.Node) bool { return n.Name == p.node() })
 		if own >= 0 { // the published row may be some seconds old
-			nodes[own].Checks, nodes[own].Updated = a.share.View(), time.Now().UnixMilli()
+			nodes[own].Checks, nodes[own].Updated = p.share.View(), time.Now().UnixMilli()
 		}
-		c := comparison{nodes: nodes, rules: a.probes.Rules, sharing: a.share.Sharing}
+		c := comparison{nodes: nodes, rules: p.stage.Rules, sharing: p.share.Sharing}
 		compare = c.backend
-	case a.probes != nil:
-		compare = a.ownChecks
+	default:
+		compare = p.ownChecks
 	}
 	return func(yield func(v1.CheckComparison) bool) {
 		for _, s := range services {
@@ -46,19 +47,21 @@ func (a *agent) compareChecks(ctx context.Context, services []*vip.Service) (ite
 }
 
 // ownChecks returns what this host finds of a backend, without a fleet.
-func (a *agent) ownChecks(s *vip.Service, b *vip.Backend) (out []v1.CheckComparison) {
-	row, _, _ := a.tables.Health.Get(b.Key(s.Key))
+func (p *Probing) ownChecks(s *vip.Service, b *vip.Backend) (out []v1.CheckComparison) {
+	row, _, _ := p.o.Tables.Health.Get(b.Key(s.Key))
 	for _, c := range row.Checks {
 		health := c.Health
 		if c.Held() {
 			health = vip.Unhealthy
 		}
-		node := a.config.get().Node.Name
+		node := p.node()
 		out = append(out, v1.CheckComparison{Service: s.Key.String(), Backend: b.ID(), Check: c.Type.String(), Port: c.Port,
 			Nodes: []v1.CheckFinding{{Node: node, Local: b.Node == node, Health: health.String(), Since: timeOf(c.Since.Time().UnixMilli()), Reason: c.Reason}}})
 	}
 	return out
 }
+
+func (p *Probing) node() string { return p.o.Stores.Config.Node.Name }
 
 // comparison compares what nodes find. It is pure.
 type comparison struct {
