@@ -1,10 +1,23 @@
 // Package agent is the daemon: it wires the parts of the pipeline by hand, runs them, reloads their
 // configuration and stops them. It makes no decision about services.
 //
-// Source code organization: agent.go creates all parts with plane.go (the
-// dataplane), pipeline.go (the stages) and sources.go (the sources). tables.go lists the tables for
-// `ironvip debug table`. run.go runs the parts. reload.go applies a changed configuration.
-// mode.go chooses the dataplane, leave.go ends others, and planes.go has all of them; switch.go moves a host to another one. apideps.go, plan.go, nodes.go and health.go answer the API.
+// Parts that need more wiring than a call of New have a package below, which never imports this one:
+//
+//	stores      the state file, and the store that hosts share
+//	planes      the dataplane that serves, switches, and the ends of others
+//	probing     health checks
+//	announcing  announcing of VIPs
+//	naming      DNS
+//	lostnodes   nodes that are silent
+//	deviceuse   other agents with the same device
+//	demo        the configuration of --demo
+//	offline     the commands that work without a running agent
+//
+// Source code organization: agent.go creates all parts, with pipeline.go (the stages) and sources.go.
+// run.go runs them, and reports to the service manager with systemd.go. config.go has the configuration in
+// effect; reload.go applies a changed one, and plan.go compares one. access.go decides who may use the
+// API, apideps.go gives the API the parts, and nodes.go, status.go, health.go and tables.go answer it.
+// check.go reports what keeps an agent from starting.
 package agent
 
 import (
@@ -22,6 +35,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/agent/announcing"
+	"github.com/ironvip/ironvip/agent/demo"
 	"github.com/ironvip/ironvip/agent/deviceuse"
 	"github.com/ironvip/ironvip/agent/lostnodes"
 	"github.com/ironvip/ironvip/agent/naming"
@@ -32,6 +46,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/health/healthport"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/logwriter"
 	"github.com/ironvip/ironvip/internal/memlimit"
@@ -90,13 +105,15 @@ func Run(ctx context.Context, o Options) error {
 		set, problems := sockets.FromEnvironment()
 		return runAgent(ctx, o, set, problems, nil)
 	}
-	d, err := newDemo(ctx)
+	d, err := demo.New(ctx)
 	if err != nil {
 		return err
 	}
-	defer d.close()
-	o.Config, o.StateDir = d.dir, ""
-	return runAgent(ctx, o, &sockets.Set{}, nil, func(a *agent) { d.greet(ctx, a, o.Stdout) })
+	defer d.Close()
+	o.Config, o.StateDir = d.Dir, ""
+	return runAgent(ctx, o, &sockets.Set{}, nil, func(a *agent) {
+		d.Greet(demo.Running{Version: a.version, Dataplane: a.planes.Mode(), Reason: a.planes.Reason(), Config: a.config.get(), Frontends: a.tables.Frontends.All()}, o.Stdout)
+	})
 }
 
 // agent is one running daemon. The fields are in the order in which a service passes through
@@ -140,7 +157,7 @@ type agent struct {
 	announcing *announcing.Announcing
 	naming     *naming.Naming
 	lost       *lostnodes.Follower
-	firewall   firewallWatch
+	firewall   firewall.Watch
 	troubled   func() int // the number of services with problems
 	serving    func() map[serving]int
 	lag        lag

@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/logwriter"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/vip"
@@ -174,4 +175,13 @@ func (a *agent) logProblem(what string, p vip.Problem) {
 		attrs = append(attrs, "hint", p.Hint)
 	}
 	a.log.Error(what+": "+p.Error(), attrs...)
+}
+
+// firewallQuery returns the packets that must pass with a dataplane.
+func firewallQuery(cfg *configs.Config, mode string) firewall.Query {
+	var pools []netip.Prefix
+	for i := range cfg.Pools {
+		pools = append(pools, cfg.Pools[i].CIDRs...)
+	}
+	return configs.FirewallQuery(mode, cfg.Dataplane.Device, cfg.Dataplane.Role == configs.RoleRealServer, pools)
 }

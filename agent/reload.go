@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -111,4 +114,12 @@ func reloadMessage(live []string) string {
 func (a *agent) validate(ctx context.Context) (problems, warnings []vip.Problem) {
 	v := status.Validate(ctx, a.path, a.planes.Mode())
 	return v.Problems, v.Warnings
+}
+
+// catchReloads catches the signal that asks for a reload for the whole life of the process, so that it never ends it: a
+// signal during the start waits for the agent.
+func catchReloads() chan os.Signal {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	return hangup
 }

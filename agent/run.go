@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/agent/planes"
+	"github.com/ironvip/ironvip/agent/stores"
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/parallel"
+	"github.com/ironvip/ironvip/internal/table"
 )
 
 // part runs for as long as the agent. Its name appears in the error of its end.
@@ -74,7 +76,7 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	group.Go(func() error { a.keepSockets(ctx); return nil })
 	group.Go(func() error { a.findDeviceUsers(ctx); return nil })
 	group.Go(func() error {
-		a.firewall.run(ctx, func() ([]firewall.Drop, error) {
+		a.firewall.Run(ctx, func() ([]firewall.Drop, error) {
 			return firewall.Find(firewallQuery(a.config.get(), a.planes.Mode()))
 		}, a.log)
 		return nil
@@ -177,4 +179,38 @@ func (a *agent) summary() string {
 		line += ", dataplane unreachable: " + s.TargetError
 	}
 	return line
+}
+
+// begin restores the content of the stores once they can be read. Before that, a service could get
+// an address that another one holds.
+func (a *agent) begin(ctx context.Context) error {
+	if err := a.stores.Wait(ctx, a.reportWaiting); err != nil {
+		return err
+	}
+	restoring, ctx := parallel.NewGroup(ctx) // each on its own processor
+	restoring.Go(func() error { return a.allocator.Restore(ctx) })
+	restoring.Go(func() error { a.rest.Restore(); return nil })
+	restoring.Go(func() error { a.overrides.Restore(); return nil })
+	if err := restoring.Wait(); err != nil {
+		return err
+	}
+	// The configuration works: the agent has its state file, its listeners and its store.
+	a.reloading.Lock()
+	defer a.reloading.Unlock()
+	if cfg := a.config.get(); !cfg.IsLastGood {
+		if err := cfg.SaveLastGood(); err != nil {
+			a.log.Error("last good configuration not saved: after a bad edit of ironvip.toml the agent will not start", "err", err)
+		}
+	}
+	close(a.began)
+	return nil
+}
+
+// hasBegun reports whether the content of the stores is restored.
+func (a *agent) hasBegun() bool { return table.IsClosed(a.began) }
+
+// reportWaiting reports to the log and systemd that the agent waits for the store.
+func (a *agent) reportWaiting(why string) {
+	a.log.Warn("waiting for the store: this host has never read it, and assigns nothing before", "consul", a.config.startedWith().Consul.Address, "err", why)
+	a.systemd.send(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d\nSTATUS=%s", (10 * stores.WaitingEvery).Microseconds(), a.stores.Awaits()))
 }

@@ -3,7 +3,9 @@ package agent
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/netip"
+	"runtime/debug"
 
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/store"
@@ -65,7 +67,7 @@ func (a *agent) newSource(s *configs.Source) error {
 		Name: s.Name, Node: a.config.get().Node.Name, Version: a.version, Pools: a.pools,
 		SetPodCIDRs: func(ranges []netip.Prefix) { a.allocator.SetPodCIDRs(s.Name, ranges) },
 		Services:    a.tables.Services, Allocations: a.tables.Allocations,
-		Withdrawn: func(ctx context.Context, key vip.ServiceKey) error { return a.withdrawn(ctx, s.Name, key) },
+		Withdrawn: func(ctx context.Context, key vip.ServiceKey) error { return a.pipeline.WaitWithdrawn(ctx, s.Name, key) },
 		Cache: func(source sources.Source) sources.Source {
 			if r, ok := source.(sources.Reloader); ok {
 				a.reloaders[s.Name] = r
@@ -98,6 +100,18 @@ func (a *agent) priorServices(source string) int {
 		if c.Name() == source {
 			return c.Prior()
 		}
+	}
+	return 0
+}
+
+// endpointMemory is how much memory an endpoint of a registered service may need, in bytes: the agent has 1.7 KB for each with
+// the proxy, the garbage collector as much again, and a change of all of them a second version.
+const endpointMemory = 8 << 10
+
+// maxEndpoints returns how many endpoints the services of the API may have for the limit of memory; 0 without a limit.
+func maxEndpoints() int {
+	if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
+		return int(limit / endpointMemory)
 	}
 	return 0
 }

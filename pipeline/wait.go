@@ -158,3 +158,38 @@ func appendProblem(problems []vip.Problem, p *vip.Problem, key vip.ServiceKey) [
 	}
 	return append(problems, vip.OfService([]vip.Problem{*p}, key)...)
 }
+
+// WaitWithdrawn returns once a service of a source takes no new connections here, or belongs to another
+// source. It returns an error only when the context ends.
+func (p *Pipeline) WaitWithdrawn(ctx context.Context, source string, key vip.ServiceKey) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-p.Loop.Synced(): // earlier, an unknown service may be in the dataplane
+	}
+	progress := p.Progress()
+	for {
+		changed := p.Services.Changed()
+		row := p.Services.Row(key)
+		if row != nil && row.Value.Source != source {
+			return nil
+		}
+		if row == nil {
+			last, _, _ := p.Compiled.Get(key)
+			if _, err := progress.WaitGone(ctx, key, last); err != nil {
+				return err
+			}
+			if p.Services.Row(key) != nil { // the source has it again
+				continue
+			}
+			// The row may have been deleted before it could be read. In that case, wait until the
+			// dataplane has applied everything up to now.
+			return p.Loop.WaitTried(ctx, p.Frontends.Revision())
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
+}

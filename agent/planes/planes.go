@@ -84,7 +84,7 @@ type Planes struct {
 }
 
 // New chooses a dataplane, and opens it and balancing at connect(). It changes nothing in the kernel. The
-// error names what this host lacks.
+// error names what is missing here.
 func New(o Options) (*Planes, error) {
 	p := &Planes{o: o, requests: make(chan string, 1), looked: make(chan struct{}), leaving: map[string]*leaving{}}
 	last, err := p.last()

@@ -1,4 +1,4 @@
-package agent
+package pipeline
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/plane/steer"
@@ -36,14 +35,14 @@ func (p *slowPlane) Apply(ctx context.Context, batch []reconcile.Update[vip.Fron
 // not while its state is still unknown.
 func TestWithdrawn(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		a := &agent{tables: pipeline.NewTables(table.NewClock(time.Now()))}
+		p := &Pipeline{Tables: NewTables(table.NewClock(time.Now()))}
 		plane := &slowPlane{reconciletest.NewPlane(), make(chan struct{})}
-		loop := steer.New(steer.Options{Desired: a.tables.Frontends, Target: plane, Applied: a.tables.Applied, Resync: -1})
-		a.pipeline = &pipeline.Pipeline{Loop: loop} // the test is in the place of the other stages
+		loop := steer.New(steer.Options{Desired: p.Frontends, Target: plane, Applied: p.Applied, Resync: -1})
+		p.Loop = loop // the test is in the place of the other stages
 		key := vip.ServiceKey{Namespace: "default", Name: "web"}
 		ask := func() chan error {
 			done := make(chan error, 1)
-			go func() { done <- a.withdrawn(t.Context(), "kubernetes", key) }()
+			go func() { done <- p.WaitWithdrawn(t.Context(), "kubernetes", key) }()
 			return done
 		}
 		still := func(done chan error, when string) {
@@ -60,19 +59,19 @@ func TestWithdrawn(t *testing.T) {
 		early := ask()
 		still(early, "before the dataplane is known")
 		frontend := vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}
-		row := a.tables.Frontends.Put(vip.Frontend{Key: frontend, Service: key})
-		a.tables.Services.Set(vip.Service{Key: key, Source: "kubernetes"})
-		a.tables.Compiled.Set(pipeline.Compiled{Service: &vip.Service{Key: key}, Frontends: []*pipeline.FrontendRow{row}})
+		row := p.Frontends.Put(vip.Frontend{Key: frontend, Service: key})
+		p.Services.Set(vip.Service{Key: key, Source: "kubernetes"})
+		p.Compiled.Set(Compiled{Service: &vip.Service{Key: key}, Frontends: []*FrontendRow{row}})
 
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); loop.Run(ctx) }()
 		plane.let <- struct{}{}
 		still(early, "while it is there")
-		a.tables.Services.Delete(key)
+		p.Services.Delete(key)
 		still(early, "while it is compiled")
-		a.tables.Compiled.Delete(key)
-		a.tables.Frontends.Delete(frontend)
+		p.Compiled.Delete(key)
+		p.Frontends.Delete(frontend)
 		late := ask() // finds nothing in any table
 		still(early, "while the dataplane has it")
 		still(late, "while the dataplane has it, and no table")
@@ -83,9 +82,9 @@ func TestWithdrawn(t *testing.T) {
 			}
 		}
 
-		a.tables.Services.Set(vip.Service{Key: key, Source: "another"})
+		p.Services.Set(vip.Service{Key: key, Source: "another"})
 		expect.Succeed(t, <-ask(), "with another source's service of that name")
-		a.tables.Services.Set(vip.Service{Key: key, Source: "kubernetes"})
+		p.Services.Set(vip.Service{Key: key, Source: "kubernetes"})
 		last := ask()
 		still(last, "back again")
 		cancel()
