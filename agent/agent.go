@@ -54,7 +54,7 @@ import (
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/pipeline/overrides"
 	"github.com/ironvip/ironvip/sources"
@@ -147,7 +147,7 @@ type agent struct {
 	rest       *rest.Source
 	overrides  *overrides.Overrides
 	watcher    *hostnet.Watcher
-	allocator  *ipam.Allocator
+	allocator  *allocator.Allocator
 	planes     *planes.Planes
 	device     *deviceuse.Use
 	metrics    []metric.Collector
@@ -260,7 +260,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, set *socke
 		a.logProblem("state file", p)
 		a.events.Add(event.Event{Kind: "state_lost", Object: p.Place, Message: p.Message})
 	}
-	if a.allocator, err = ipam.Prepare(a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)); err != nil {
+	if a.allocator, err = allocator.Prepare(a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)); err != nil {
 		return nil, err
 	}
 	if a.rest, err = rest.New(a.restOptions(cfg)); err != nil {
@@ -291,8 +291,8 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, set *socke
 }
 
 // allocatorOptions adds what the allocator of a fleet needs, if the store is shared.
-func (a *agent) allocatorOptions(clock *table.Clock) ipam.Options {
-	o := ipam.Options{Clock: clock, Events: a.events, Log: a.log, Unreadable: func(k vip.ServiceKey) bool { return a.rest.Unreadable(k) }}
+func (a *agent) allocatorOptions(clock *table.Clock) allocator.Options {
+	o := allocator.Options{Clock: clock, Events: a.events, Log: a.log, Unreadable: func(k vip.ServiceKey) bool { return a.rest.Unreadable(k) }}
 	if tree := a.stores.Tree; tree != nil {
 		o.Node, o.Leadership = a.config.get().Node.Name, tree
 		o.Away = func(node string) bool { return tree.AwayFor(node) >= goneAfter }

@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/ipam/consulstore"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/pipeline/overrides"
@@ -61,7 +62,7 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 			a.stores.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree)}
 		})
 		defer host.End()
-		a.allocator = must.Get(ipam.Prepare(a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)))(t)
+		a.allocator = must.Get(allocator.Prepare(a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)))(t)
 		a.tables = pipeline.NewTables(clock)
 		a.rest = must.Get(rest.New(a.restOptions(cfg)))(t)
 		a.stores.Pending = must.Get(registry.NewJournal(a.stores.States, store.NewBucket[overrides.Override](db, "pending states")))(t)

@@ -18,6 +18,7 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/ipam/boltstore"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
@@ -51,7 +52,7 @@ func TestLeaseOfAnUnreadableRegistrationIsKept(t *testing.T) {
 			tables:   pipeline.NewTables(clock),
 			statuses: table.New(clock, sources.KeyOfStatus, sources.SameStatus),
 		}
-		a.allocator = must.Get(ipam.Prepare(opened.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)))(t)
+		a.allocator = must.Get(allocator.Prepare(opened.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)))(t)
 		a.rest = must.Get(rest.New(a.restOptions(cfg)))(t)
 		a.pipeline = pipeline.New(pipeline.Options{Tables: a.tables, Allocator: a.allocator, Plane: reconciletest.NewPlane(), Resync: -1, Events: a.events})
 		must.Succeed(t, a.newSources(cfg))

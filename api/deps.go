@@ -151,7 +151,7 @@ func (d *Deps) policy() *access.Policy {
 	return d.Policy()
 }
 
-// Reservations keeps addresses for services. Its errors are those of ipam.Allocator.
+// Reservations keeps addresses for services. Its errors are those of allocator.Allocator.
 type Reservations interface {
 	Reserve(context.Context, ipam.Reserving) (ipam.Lease, error)
 	Unreserve(context.Context, netip.Addr) (ipam.Lease, error)

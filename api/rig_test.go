@@ -30,6 +30,7 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/pipeline/overrides"
@@ -141,7 +142,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	statuses := table.New(clock, sources.KeyOfStatus, sources.SameStatus)
 	events := event.NewLog(200, time.Now)
 	pools := []ipam.Pool{{Name: "lan", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, AutoAssign: true}}
-	allocator, err := ipam.New(ctx, memstore.New(), ipam.Config{Pools: pools, ReuseDelay: time.Minute}, ipam.Options{Clock: clock, Events: events})
+	allocator, err := allocator.New(ctx, memstore.New(), ipam.Config{Pools: pools, ReuseDelay: time.Minute}, allocator.Options{Clock: clock, Events: events})
 	if err != nil {
 		t.Fatal(err)
 	}

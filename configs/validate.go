@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/tomlfile"
-	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/pool"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
@@ -120,8 +120,8 @@ func checkPrefix(t *tomlfile.Checker, key string, p netip.Prefix) {
 // checkPools reports the allocator's problems with the pools. Its warnings don't prevent a start;
 // they are displayed with the pool.
 func (c *Config) checkPools(doc *tomlfile.Checker) {
-	for _, p := range ipam.CheckPools(c.IPAMConfig().Pools, c.IPAM.PodCIDRs) {
-		if ipam.IsWarning(p) {
+	for _, p := range pool.Check(c.IPAMConfig().Pools, c.IPAM.PodCIDRs) {
+		if pool.IsWarning(p) {
 			continue
 		}
 		p.Message = poolPath.ReplaceAllStringFunc(p.Message, doc.Place)

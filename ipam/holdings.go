@@ -47,10 +47,23 @@ func Lost(old, now *Lease) iter.Seq[vip.ServiceKey] {
 			}
 		}
 		for _, h := range old.Holders[first:end] {
-			if (now == nil || now.holder(h.Service) == nil) && old.holder(h.Service) == &old.Holders[first] && !yield(h.Service) {
+			if (now == nil || now.HolderOf(h.Service) == nil) && old.HolderOf(h.Service) == &old.Holders[first] && !yield(h.Service) {
 				return
 			}
 			first++
 		}
+	}
+}
+
+// dropValue takes v out of the list at k, and an empty list out of the map.
+func dropValue[K, V comparable](m map[K][]V, k K, v V) {
+	list := m[k]
+	if i := slices.Index(list, v); i >= 0 {
+		list = slices.Delete(list, i, i+1)
+	}
+	if len(list) == 0 {
+		delete(m, k)
+	} else {
+		m[k] = list
 	}
 }

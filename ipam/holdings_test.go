@@ -30,7 +30,7 @@ func TestHoldingsFollowLeases(t *testing.T) {
 			leases[r] = now
 			for i := range 5 {
 				k := key(i)
-				had, has := old != nil && old.holder(k) != nil, now != nil && now.holder(k) != nil
+				had, has := old != nil && old.HolderOf(k) != nil, now != nil && now.HolderOf(k) != nil
 				switch {
 				case has && !had:
 					oracle[k] = append(oracle[k], r)

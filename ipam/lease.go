@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ironvip/ironvip/ipam/internal/numbers"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -23,14 +22,6 @@ func (r Resource) String() string {
 		return r.Addr.String()
 	}
 	return fmt.Sprintf("node port %d/%s", r.NodePort, r.Protocol)
-}
-
-// number returns the resource's number in the set of its kind.
-func (r Resource) number() numbers.Number {
-	if r.Addr.IsValid() {
-		return numbers.Of(r.Addr)
-	}
-	return numbers.OfPort(r.NodePort)
 }
 
 // Compare orders addresses, then node ports by number and protocol.
@@ -105,9 +96,6 @@ func (l Lease) Equal(m Lease) bool {
 		(l.Reservation == m.Reservation || l.Reservation != nil && m.Reservation != nil && *l.Reservation == *m.Reservation)
 }
 
-// sameLease is Equal for shared leases.
-func sameLease(a, b *Lease) bool { return a == b || a.Equal(*b) }
-
 // Equal reports whether two holders have equal contents.
 func (h Holder) Equal(g Holder) bool {
 	return h.Service == g.Service && h.Source == g.Source && h.Port == g.Port && h.Node == g.Node && slices.Equal(h.Ports, g.Ports)
@@ -127,9 +115,9 @@ func (l Lease) KeptFor(k vip.ServiceKey) bool {
 	return (l.State == Cooling || l.State == Reserved) && len(l.Holders) > 0 && l.Holders[0].Service == k
 }
 
-// reserved returns the lease of an address that nobody holds, with its Reservation. last is the
-// last holder; it may be nil.
-func (l Lease) reserved(last *Holder) *Lease {
+// Unheld returns the lease of an address that has a Reservation as nobody holds it. Last is the last holder; it
+// may be nil.
+func (l Lease) Unheld(last *Holder) *Lease {
 	l.State, l.ShareKey, l.Since, l.Until, l.Holders = Reserved, "", l.Reservation.Since, 0, nil
 	if k := l.Reservation.For; k != (vip.ServiceKey{}) {
 		h := Holder{Service: k}
@@ -141,8 +129,8 @@ func (l Lease) reserved(last *Holder) *Lease {
 	return &l
 }
 
-// holder returns a service's entry in a lease of any state, or nil.
-func (l *Lease) holder(k vip.ServiceKey) *Holder {
+// HolderOf returns a service's entry in a lease of any state, or nil.
+func (l *Lease) HolderOf(k vip.ServiceKey) *Holder {
 	if i := slices.IndexFunc(l.Holders, func(h Holder) bool { return h.Service == k }); i >= 0 {
 		return &l.Holders[i]
 	}

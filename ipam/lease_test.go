@@ -2,6 +2,7 @@ package ipam_test
 
 import (
 	"encoding/json"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -18,26 +19,26 @@ func TestLeaseAsJSON(t *testing.T) {
 		lease ipam.Lease
 		text  string
 	}{
-		{ipam.Lease{Resource: ipam.Resource{Addr: addr("2001:db8::1")}, Pool: "p", State: ipam.Held, ShareKey: "k", Since: since, Holders: []ipam.Holder{
+		{ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("2001:db8::1")}, Pool: "p", State: ipam.Held, ShareKey: "k", Since: since, Holders: []ipam.Holder{
 			{Service: key("web"), Source: "static", Ports: []vip.PortKey{{Port: 80, Protocol: vip.TCP}}},
 			{Service: vip.ServiceKey{Namespace: "prod", Name: "db"}, Source: "rest", Ports: []vip.PortKey{{Port: 53, Protocol: vip.UDP}, {Port: 53, Protocol: vip.TCP}}},
 		}}, `{"resource":"2001:db8::1","pool":"p","state":"held","share_key":"k","holders":[{"service":"default/web","source":"static","ports":["80/tcp"]},{"service":"prod/db","source":"rest","ports":["53/udp","53/tcp"]}],"since":"2026-11-08T12:00:00.000000005Z"}`},
 		{ipam.Lease{Resource: ipam.Resource{NodePort: 30080, Protocol: vip.SCTP}, State: ipam.Cooling, Since: since, Until: since.Add(time.Minute), Holders: []ipam.Holder{
 			{Service: key("web"), Source: "static", Port: vip.PortKey{Port: 80, Protocol: vip.SCTP}},
 		}}, `{"resource":"node-port/sctp/30080","state":"cooling","holders":[{"service":"default/web","source":"static","port":"80/sctp"}],"since":"2026-11-08T12:00:00.000000005Z","until":"2026-11-08T12:01:00.000000005Z"}`},
-		{ipam.Lease{Resource: ipam.Resource{Addr: addr("192.0.2.1")}, Pool: "p", State: ipam.Held, ShareKey: "k", Since: since, Holders: []ipam.Holder{
+		{ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.1")}, Pool: "p", State: ipam.Held, ShareKey: "k", Since: since, Holders: []ipam.Holder{
 			{Service: key("web"), Source: "static", Ports: []vip.PortKey{{Port: 80, Protocol: vip.TCP}, {Port: 10000, LastPort: 10099, Protocol: vip.TCP}}},
 		}}, `{"resource":"192.0.2.1","pool":"p","state":"held","share_key":"k","holders":[{"service":"default/web","source":"static","ports":["80/tcp","10000-10099/tcp"]}],"since":"2026-11-08T12:00:00.000000005Z"}`},
 		{ipam.Lease{Resource: ipam.Resource{NodePort: 30080, Protocol: vip.TCP}, State: ipam.Held, Since: since, Holders: []ipam.Holder{
 			{Service: key("web"), Source: "static", Port: vip.HealthPortKey},
 		}}, `{"resource":"node-port/tcp/30080","state":"held","holders":[{"service":"default/web","source":"static","port":"health-check"}],"since":"2026-11-08T12:00:00.000000005Z"}`},
-		{ipam.Lease{Resource: ipam.Resource{Addr: addr("192.0.2.1")}, Pool: "p", State: ipam.Held, Since: since, Reservation: &ipam.Reservation{For: key("web"), Since: since},
+		{ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.1")}, Pool: "p", State: ipam.Held, Since: since, Reservation: &ipam.Reservation{For: key("web"), Since: since},
 			Holders: []ipam.Holder{{Service: key("web"), Source: "static"}}},
 			`{"resource":"192.0.2.1","pool":"p","state":"held","holders":[{"service":"default/web","source":"static"}],"since":"2026-11-08T12:00:00.000000005Z","reservation":{"for":"default/web","since":"2026-11-08T12:00:00.000000005Z"}}`},
-		{ipam.Lease{Resource: ipam.Resource{Addr: addr("192.0.2.1")}, Pool: "p", State: ipam.Reserved, Since: since, Reservation: &ipam.Reservation{For: key("web"), Since: since},
+		{ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.1")}, Pool: "p", State: ipam.Reserved, Since: since, Reservation: &ipam.Reservation{For: key("web"), Since: since},
 			Holders: []ipam.Holder{{Service: key("web")}}},
 			`{"resource":"192.0.2.1","pool":"p","state":"reserved","holders":[{"service":"default/web","source":""}],"since":"2026-11-08T12:00:00.000000005Z","reservation":{"for":"default/web","since":"2026-11-08T12:00:00.000000005Z"}}`},
-		{ipam.Lease{Resource: ipam.Resource{Addr: addr("192.0.2.1")}, Pool: "p", State: ipam.Reserved, Since: since, Reservation: &ipam.Reservation{Since: since}},
+		{ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.1")}, Pool: "p", State: ipam.Reserved, Since: since, Reservation: &ipam.Reservation{Since: since}},
 			`{"resource":"192.0.2.1","pool":"p","state":"reserved","holders":null,"since":"2026-11-08T12:00:00.000000005Z","reservation":{"since":"2026-11-08T12:00:00.000000005Z"}}`},
 	} {
 		b, err := json.Marshal(c.lease)
@@ -111,4 +112,8 @@ func FuzzLeaseJSON(f *testing.F) {
 			t.Fatalf("%s comes back as %+v, %v", text, again, err)
 		}
 	})
+}
+
+func key(name string) vip.ServiceKey {
+	return vip.ServiceKey{Namespace: vip.DefaultNamespace, Name: name}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ironvip/ironvip/ipam/internal/pool"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -18,8 +17,6 @@ type Op struct {
 	// Err is the Store's answer for this op: a *ConflictError if a condition failed, a
 	// *FencedError if the Store holds the op back for now.
 	Err error
-
-	from *pool.Ranges // automatic allocation there continues behind the resource once the op is durable; may be nil
 }
 
 // MaxHolders bounds how many holders one op adds or removes, so that a store can write each one's

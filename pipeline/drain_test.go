@@ -14,7 +14,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -325,7 +325,7 @@ func TestManyDrainsOfOneFrontendAreOneWrite(t *testing.T) {
 
 // The agent's parts implement the interfaces of the stages.
 var (
-	_ Allocator  = (*ipam.Allocator)(nil)
+	_ Allocator  = (*allocator.Allocator)(nil)
 	_ DrainStore = (*store.Bucket[vip.Frontend])(nil)
 )
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -99,7 +100,7 @@ func TestRangeAddedByAReload(t *testing.T) {
 			}
 			return ipam.Config{Pools: []ipam.Pool{p}}
 		}
-		allocator := must.Get(ipam.New(t.Context(), store, cfg("10.0.0.0/16"), ipam.Options{Clock: clock}))(t)
+		allocator := must.Get(allocator.New(t.Context(), store, cfg("10.0.0.0/16"), allocator.Options{Clock: clock}))(t)
 		p := New(Options{Tables: NewTables(clock), Allocator: allocator, Plane: reconciletest.NewPlane(), Resync: -1})
 		for i := range n {
 			s := service(fmt.Sprint("s", i), nil)

@@ -12,7 +12,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Leases is what Resolve reads from ipam. *ipam.Allocator implements it.
+// Leases is what Resolve reads from ipam. *allocator.Allocator implements it.
 type Leases interface {
 	Leases() table.Reader[ipam.Resource, *ipam.Lease]
 	// SourceOf looks up in the leases table the source that a service had when it got its leases.

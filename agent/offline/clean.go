@@ -26,6 +26,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/plane"
@@ -92,7 +93,7 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 	}
 	defer release() // until the end, so that no agent starts meanwhile
 
-	pools, err := ipam.Prepare(memstore.New(), cfg.IPAMConfig(), ipam.Options{Clock: &table.Clock{}, Log: slog.New(slog.DiscardHandler)})
+	pools, err := allocator.Prepare(memstore.New(), cfg.IPAMConfig(), allocator.Options{Clock: &table.Clock{}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return result, err
 	}

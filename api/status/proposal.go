@@ -15,7 +15,9 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/ipam/pool"
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/sources/static"
 	"github.com/ironvip/ironvip/vip"
@@ -67,7 +69,7 @@ func (p *Proposal) Plan(ctx context.Context) (v1.Plan, error) {
 }
 
 // allocator returns one with the present leases and the pools of the proposal. It writes nothing.
-func (p *Proposal) allocator(ctx context.Context) (*ipam.Allocator, error) {
+func (p *Proposal) allocator(ctx context.Context) (*allocator.Allocator, error) {
 	store := memstore.New()
 	if p.Leases != nil {
 		var ops []ipam.Op
@@ -78,7 +80,7 @@ func (p *Proposal) allocator(ctx context.Context) (*ipam.Allocator, error) {
 			return nil, err
 		}
 	}
-	a, err := ipam.New(ctx, store, p.Config.IPAMConfig(), ipam.Options{Clock: &table.Clock{}, Log: slog.New(slog.DiscardHandler)})
+	a, err := allocator.New(ctx, store, p.Config.IPAMConfig(), allocator.Options{Clock: &table.Clock{}, Log: slog.New(slog.DiscardHandler)})
 	if err == nil && p.Host != nil {
 		a.SetHost(*p.Host)
 	}
@@ -88,8 +90,8 @@ func (p *Proposal) allocator(ctx context.Context) (*ipam.Allocator, error) {
 // pools returns the warnings about the pools.
 func (p *Proposal) pools() (out []vip.Problem) {
 	c := p.Config
-	for _, w := range ipam.CheckPools(c.IPAMConfig().Pools, c.IPAM.PodCIDRs) {
-		if ipam.IsWarning(w) {
+	for _, w := range pool.Check(c.IPAMConfig().Pools, c.IPAM.PodCIDRs) {
+		if pool.IsWarning(w) {
 			w.Place = c.Place(w.Field)
 			out = append(out, w)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
@@ -24,7 +25,7 @@ func TestStatusFromTables(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		all := pipeline.NewTables(table.NewClock(time.Now()))
 		pool := ipam.Pool{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, AutoAssign: true}
-		allocator, err := ipam.New(t.Context(), memstore.New(), ipam.Config{Pools: []ipam.Pool{pool}}, ipam.Options{Clock: all.Clock})
+		allocator, err := allocator.New(t.Context(), memstore.New(), ipam.Config{Pools: []ipam.Pool{pool}}, allocator.Options{Clock: all.Clock})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
@@ -121,7 +122,7 @@ func TestJunk(t *testing.T) {
 				if op := commit(t, h.Store, claim(storetest.Lease(20, "web")))[0]; op.Err == nil || !strings.Contains(op.Err.Error(), "holdings/default/web") {
 					t.Errorf("a claim for a service whose holdings can't be read: %v", op.Err)
 				}
-				a := allocator(t, h.Store, "192.0.2.0/28")
+				a := allocate(t, h.Store, "192.0.2.0/28")
 				web := vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: "asks"}, Source: "rest"}
 				if got := a.Assign(context.Background(), []*vip.Service{&web})[0]; len(got.VIPs) != 1 || got.VIPs[0] != netip.MustParseAddr("192.0.2.5") {
 					t.Errorf("%+v", got)
@@ -142,10 +143,10 @@ func TestJunk(t *testing.T) {
 	}
 }
 
-func allocator(t testing.TB, s ipam.Store, pool string) *ipam.Allocator {
+func allocate(t testing.TB, s ipam.Store, pool string) *allocator.Allocator {
 	t.Helper()
 	cfg := ipam.Config{Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix(pool)}, AutoAssign: true}}, ReuseDelay: time.Minute}
-	a := must.Get(ipam.New(context.Background(), s, cfg, ipam.Options{Clock: &table.Clock{}, Node: "lb1"}))(t)
+	a := must.Get(allocator.New(context.Background(), s, cfg, allocator.Options{Clock: &table.Clock{}, Node: "lb1"}))(t)
 	return a
 }
 
@@ -229,7 +230,7 @@ func TestRivalHosts(t *testing.T) {
 func TestCostOfOneLease(t *testing.T) {
 	m := fleettest.NewMemory()
 	h := start(t, m, "lb1")
-	a := allocator(t, h.Store, "10.0.0.0/16")
+	a := allocate(t, h.Store, "10.0.0.0/16")
 	var mu sync.Mutex
 	var writes []int // operations of each transaction that writes leases
 	h.Before(func(c fleettest.Call) error {
@@ -264,5 +265,5 @@ func TestCostOfOneLease(t *testing.T) {
 	}
 }
 
-var _ ipam.Leadership = (*fleet.Tree)(nil)
-var _ ipam.Leadership = (*fleet.Tree)(nil)
+var _ allocator.Leadership = (*fleet.Tree)(nil)
+var _ allocator.Leadership = (*fleet.Tree)(nil)

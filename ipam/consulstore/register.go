@@ -6,6 +6,7 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -13,7 +14,7 @@ import (
 // transaction. Both are writes to the same tree: this is the only place that knows the tree's batch
 // and the allocator. sources/rest calls it. docs/decisions/0014 has the reason and the measurement.
 type Registrar struct {
-	Allocator *ipam.Allocator
+	Allocator *allocator.Allocator
 	Store     *Store // the allocator's
 }
 

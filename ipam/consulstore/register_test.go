@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
@@ -34,13 +35,13 @@ type registrar struct {
 const registered = "services"
 
 // register starts a host with an allocator that knows all services.
-func register(t *testing.T, m *fleettest.Memory, name string, pool string, leadership ipam.Leadership) *registrar {
+func register(t *testing.T, m *fleettest.Memory, name string, pool string, leadership allocator.Leadership) *registrar {
 	t.Helper()
 	var store *Store
 	h := m.Start(t, name, append(Folders(), registered), func(tree *fleet.Tree) { store = New(tree) })
 	cfg := ipam.Config{ReuseDelay: time.Minute, OrphanGrace: time.Hour,
 		Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix(pool)}, AutoAssign: true}}}
-	a, err := ipam.New(t.Context(), store, cfg, ipam.Options{Clock: &table.Clock{}, Node: name, Leadership: leadership, OwnName: func() bool { return true }})
+	a, err := allocator.New(t.Context(), store, cfg, allocator.Options{Clock: &table.Clock{}, Node: name, Leadership: leadership, OwnName: func() bool { return true }})
 	if err != nil {
 		t.Fatal(err)
 	}

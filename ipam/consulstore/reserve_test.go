@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
 	"github.com/ironvip/ironvip/test/must"
@@ -20,15 +21,15 @@ import (
 )
 
 // rivals are allocators of hosts that share leases.
-func rivals(t *testing.T, open func(name string) ipam.Store) []*ipam.Allocator {
+func rivals(t *testing.T, open func(name string) ipam.Store) []*allocator.Allocator {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	t.Cleanup(func() { cancel(); running.Wait() })
-	out := make([]*ipam.Allocator, 3)
+	out := make([]*allocator.Allocator, 3)
 	for i := range out {
 		name := fmt.Sprintf("lb%d", i+1)
 		cfg := ipam.Config{ReuseDelay: time.Minute, Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, AutoAssign: true}}}
-		a := must.Get(ipam.New(ctx, open(name), cfg, ipam.Options{Clock: &table.Clock{}, Node: name}))(t)
+		a := must.Get(allocator.New(ctx, open(name), cfg, allocator.Options{Clock: &table.Clock{}, Node: name}))(t)
 		out[i] = a
 		running.Go(func() { _ = a.Run(ctx) })
 	}
@@ -37,7 +38,7 @@ func rivals(t *testing.T, open func(name string) ipam.Store) []*ipam.Allocator {
 
 // reserveAtOnce has hosts reserve one address after another at the same time: one of them wins each.
 // The winner's service gets the address on another host, and keeps the reservation.
-func reserveAtOnce(t *testing.T, hosts []*ipam.Allocator) {
+func reserveAtOnce(t *testing.T, hosts []*allocator.Allocator) {
 	for n := range 5 {
 		addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(20 + n)})
 		won := make([]error, len(hosts))
@@ -60,7 +61,7 @@ func reserveAtOnce(t *testing.T, hosts []*ipam.Allocator) {
 		}
 		must.AtLeast(t, winner, 0, "%s: nobody has reserved it: %v", addr, won)
 		other, k := hosts[(winner+1)%len(hosts)], serviceOf(n, winner)
-		state := func(a *ipam.Allocator) ipam.Lease {
+		state := func(a *allocator.Allocator) ipam.Lease {
 			if l, _, ok := a.Leases().Get(ipam.Resource{Addr: addr}); ok {
 				return *l
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
@@ -117,7 +118,7 @@ func bigPool() ipam.Config {
 }
 
 // sameLeases waits until all hosts know the same n leases, of a service each.
-func sameLeases(t *testing.T, allocators []*ipam.Allocator, n int) {
+func sameLeases(t *testing.T, allocators []*allocator.Allocator, n int) {
 	t.Helper()
 	holders := map[vip.ServiceKey]bool{}
 	for r, l := range allocators[0].Leases().All() {
@@ -152,14 +153,14 @@ func TestManyServicesOnASlowConsul(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var running, asking sync.WaitGroup
 		problems := make([]map[string]int, 3)
-		allocators := make([]*ipam.Allocator, 3)
+		allocators := make([]*allocator.Allocator, 3)
 		hosts := make([]*host, 3)
 		for i := range hosts {
 			hosts[i] = start(t, m, fmt.Sprintf("lb%d", i+1))
 		}
 		for i := range hosts {
 			name := fmt.Sprintf("lb%d", i+1)
-			a, err := ipam.New(ctx, hosts[i], bigPool(), ipam.Options{Clock: &table.Clock{}, Node: name, Leadership: seat(name)})
+			a, err := allocator.New(ctx, hosts[i], bigPool(), allocator.Options{Clock: &table.Clock{}, Node: name, Leadership: seat(name)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -194,7 +195,7 @@ func TestManyServicesOnASlowConsul(t *testing.T) {
 
 // ask calls Assign until each service has an address, as the pipeline does, and counts the problems
 // by code.
-func ask(a *ipam.Allocator, services []*vip.Service, problems map[string]int) {
+func ask(a *allocator.Allocator, services []*vip.Service, problems map[string]int) {
 	open := map[vip.ServiceKey]*vip.Service{}
 	for _, s := range services {
 		open[s.Key] = s

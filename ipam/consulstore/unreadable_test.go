@@ -14,6 +14,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -37,7 +38,7 @@ func direct(t testing.TB, m *fleettest.Memory, name string, services ...vip.Serv
 	t.Helper()
 	d := &director{host: start(t, m, name), Tables: pipeline.NewTables(table.NewClock(time.Now())), events: event.NewLog(1000, time.Now)}
 	cfg := ipam.Config{Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, AutoAssign: true}}, ReuseDelay: time.Minute}
-	a, err := ipam.New(context.Background(), d.Store, cfg, ipam.Options{Clock: d.Clock, Events: d.events, Node: name, Leadership: d.Tree})
+	a, err := allocator.New(context.Background(), d.Store, cfg, allocator.Options{Clock: d.Clock, Events: d.events, Node: name, Leadership: d.Tree})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/ipam/consulstore"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
@@ -107,10 +108,10 @@ func (c *catalogs) start(node string) {
 	h := &namesHost{plane: reconciletest.NewPlane(), shown: map[string]netip.Addr{}}
 	var store *consulstore.Store
 	h.tree = c.kv.Run(c.t, fleet.Options{Node: node, Clock: clock, Folders: consulstore.Folders()}, func(tree *fleet.Tree) { store = consulstore.New(tree) })
-	allocator, err := ipam.New(c.t.Context(), store, ipam.Config{
+	allocator, err := allocator.New(c.t.Context(), store, ipam.Config{
 		ReuseDelay: time.Hour, // a name that returns gets its former address
 		Pools:      []ipam.Pool{{Name: "main", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/12")}, AutoAssign: true}},
-	}, ipam.Options{Clock: clock, Node: node, Leadership: h.tree, OwnName: h.tree.OwnName})
+	}, allocator.Options{Clock: clock, Node: node, Leadership: h.tree, OwnName: h.tree.OwnName})
 	if err != nil {
 		c.t.Fatal(err)
 	}

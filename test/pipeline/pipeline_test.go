@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
@@ -53,9 +54,9 @@ func newLineOf(t testing.TB, n int, service func(l *line, i int) vip.Service) *l
 // newStages starts every stage. They wait until the services are complete.
 func newStages(t testing.TB, clock *table.Clock) *line {
 	t.Helper()
-	allocator, err := ipam.New(t.Context(), memstore.New(), ipam.Config{
+	allocator, err := allocator.New(t.Context(), memstore.New(), ipam.Config{
 		Pools: []ipam.Pool{{Name: "main", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/12")}, AutoAssign: true}},
-	}, ipam.Options{Clock: clock})
+	}, allocator.Options{Clock: clock})
 	if err != nil {
 		t.Fatal(err)
 	}

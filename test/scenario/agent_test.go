@@ -16,6 +16,7 @@ import (
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/ipvs/probepath"
 	"github.com/ironvip/ironvip/pipeline"
@@ -120,7 +121,7 @@ func (h *hub) startHost(t testing.TB, plane plane, paths *probepath.Target, node
 	t.Helper()
 	tables := pipeline.NewTables(h.tables.Clock)
 	tables.Services, tables.Overrides, tables.Host = h.tables.Services, h.tables.Overrides, addrs
-	allocator := must.Get(ipam.New(t.Context(), h.leases, h.config, ipam.Options{Clock: tables.Clock, Node: node.Name}))(t)
+	allocator := must.Get(allocator.New(t.Context(), h.leases, h.config, allocator.Options{Clock: tables.Clock, Node: node.Name}))(t)
 	o := pipeline.Options{
 		Tables: tables, Allocator: allocator, Shared: true, Node: node, NodePorts: nodePorts, Plane: plane, Resync: -1,
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/vip"
@@ -90,7 +91,7 @@ type stormHost struct {
 	end         func()
 	services    *table.Table[vip.ServiceKey, vip.Service] // nil while the host is down
 	allocations *table.Table[vip.ServiceKey, vip.Allocation]
-	allocator   *ipam.Allocator
+	allocator   *allocator.Allocator
 	stop        func()
 }
 
@@ -262,7 +263,7 @@ func (h *stormHost) set(change func()) {
 	h.changed = make(chan struct{})
 }
 
-// Mine, Elected and Changed are the host's ipam.Leadership.
+// Mine, Elected and Changed are the host's allocator.Leadership.
 func (h *stormHost) Mine() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -292,7 +293,7 @@ func (h *stormHost) start() {
 	s := h.storm
 	h.store, h.end = s.Open(s.t, h.n)
 	tables := pipeline.NewTables(&table.Clock{})
-	a, err := ipam.New(context.Background(), h, s.config(), ipam.Options{Clock: tables.Clock, Now: h.now, Node: h.name, Leadership: h})
+	a, err := allocator.New(context.Background(), h, s.config(), allocator.Options{Clock: tables.Clock, Now: h.now, Node: h.name, Leadership: h})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func TestTroubleshootingIsComplete(t *testing.T) {
 		pattern string // the first group is a code
 		least   int
 	}{
-		{"## Codes of problems", []string{"vip/problem.go", "ipam/internal/pool/check.go"}, `(?m)^\s*(?:const )?Code\w+\s*= "(\w+)"`, 17},
+		{"## Codes of problems", []string{"vip/problem.go", "ipam/pool/check.go"}, `(?m)^\s*(?:const )?Code\w+\s*= "(\w+)"`, 17},
 		{"## Codes of error responses", []string{"api/v1/problem.go", "api/client/error.go"}, `(?m)^\s*Code\w+\s*= "(\w+)"`, 30},
 		{"## Findings of doctor", []string{"cmd/ironvip/cli/doctor.go", "cmd/ironvip/cli/doctor/*.go"},
 			`\{(?:OK|Warn|Fail), "(\w+)"|check = "(\w+)"|Check: +"(\w+)"|procs, "[\w-]+", "(\w+)"`, 25},

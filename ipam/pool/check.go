@@ -1,0 +1,120 @@
+package pool
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// CodeNotice is the code of a pool's problem that doesn't prevent allocation.
+const CodeNotice = "notice"
+
+// IsWarning reports whether the pools are usable despite a problem of Check or an alarm.
+func IsWarning(p vip.Problem) bool { return p.Code == CodeNotice }
+
+// Check returns all problems of pools: of each alone, with each other, and with the ranges of
+// pods. An allocator must not run with them unless IsWarning is true for each. A field is written
+// "pool[0].cidrs[1]".
+func Check(pools []ipam.Pool, podCIDRs []netip.Prefix) []vip.Problem {
+	var out []vip.Problem
+	add := func(code, field, hint, format string, args ...any) {
+		out = append(out, vip.Problem{Code: code, Field: field, Hint: hint, Message: fmt.Sprintf(format, args...)})
+	}
+	names := make(map[string]int)
+	var seen []placedRange // ranges of this and earlier pools
+	for i, p := range pools {
+		field := fmt.Sprintf("pool[%d]", i)
+		if err := vip.CheckLabel(p.Name); err != nil {
+			add(vip.CodeInvalid, field+".name", "a pool's name is a DNS label such as public-v4", "pool name: %s", err)
+		} else if j, twice := names[p.Name]; twice {
+			add(vip.CodeInvalid, field+".name", "give one of them another name", "pool %q is defined twice: pool[%d] and pool[%d]", p.Name, j, i)
+		} else {
+			names[p.Name] = i
+		}
+		if len(p.CIDRs) == 0 {
+			add(vip.CodeInvalid, field+".cidrs", `add a range: cidrs = ["192.0.2.0/24"]`, "pool %q has no ranges", p.Name)
+		}
+		for n, c := range p.CIDRs {
+			at := fmt.Sprintf("%s.cidrs[%d]", field, n)
+			if why, hint := badRange(c); why != "" {
+				add(vip.CodeInvalid, at, hint, "pool %q %s %s", p.Name, c, why)
+				continue
+			}
+			for _, other := range seen {
+				if !c.Overlaps(other.prefix) {
+					continue
+				}
+				with := fmt.Sprintf("pool %q %s", other.pool, other.prefix)
+				if other.index == i {
+					with = other.prefix.String() + " of the same pool"
+				}
+				add(vip.CodeOverlap, at, "an address may be in one range only: change one of the two", "pool %q %s overlaps %s", p.Name, c, with)
+			}
+			for _, pod := range podCIDRs {
+				if pod.IsValid() && c.Overlaps(pod) {
+					add(vip.CodeOverlap, at, "pods have these addresses: change the pool, or pod_cidrs if it is wrong",
+						"pool %q %s overlaps pod range %s", p.Name, c, pod)
+				}
+			}
+			seen = append(seen, placedRange{p.Name, i, c})
+		}
+		for n, e := range p.Exclude {
+			at := fmt.Sprintf("%s.exclude[%d]", field, n)
+			if !e.IsValid() || e.Masked() != e {
+				why, hint := badRange(e)
+				add(vip.CodeInvalid, at, hint, "pool %q excludes %s, which %s", p.Name, e, why)
+			} else if notice, useless := uselessExclude(&p, e); useless {
+				notice.Field = at
+				out = append(out, notice)
+			}
+		}
+	}
+	return out
+}
+
+// uselessExclude returns a notice if an exclude has no effect.
+func uselessExclude(p *ipam.Pool, e netip.Prefix) (notice vip.Problem, useless bool) {
+	return vip.Problem{
+		Code: CodeNotice, Hint: "remove it, or correct it",
+		Message: fmt.Sprintf("pool %q excludes %s, which is outside of its ranges", p.Name, e),
+	}, !slices.ContainsFunc(p.CIDRs, e.Overlaps)
+}
+
+type placedRange struct {
+	pool   string
+	index  int
+	prefix netip.Prefix
+}
+
+// unfit are ranges of addresses that no service can have.
+var unfit = []struct {
+	prefix netip.Prefix
+	what   string
+}{
+	{netip.MustParsePrefix("0.0.0.0/8"), `"this network"`},
+	{netip.MustParsePrefix("224.0.0.0/4"), "multicast"},
+	{netip.MustParsePrefix("255.255.255.255/32"), "broadcast"},
+	{netip.MustParsePrefix("::/128"), "the unspecified address"},
+	{netip.MustParsePrefix("::ffff:0:0/96"), "IPv4 in IPv6"},
+	{netip.MustParsePrefix("fe80::/10"), "link-local"},
+	{netip.MustParsePrefix("ff00::/8"), "multicast"},
+}
+
+// badRange says why a prefix can't be a range of a pool.
+func badRange(p netip.Prefix) (why, hint string) {
+	if !p.IsValid() {
+		return "is not a range", `write it as "192.0.2.0/24"`
+	}
+	if m := p.Masked(); m != p {
+		return "has bits set behind its length", fmt.Sprintf("write it as %q, or as %q for the one address", m, netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))
+	}
+	for _, u := range unfit {
+		if p.Overlaps(u.prefix) {
+			return "reaches into " + u.prefix.String() + ", which is " + u.what, "choose a range of unicast addresses"
+		}
+	}
+	return "", ""
+}
