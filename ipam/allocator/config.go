@@ -91,7 +91,7 @@ func (a *Allocator) updateAlarms() {
 }
 
 // Pools returns the state of the pools in the order of the configuration, followed by those that
-// are no longer in it but still have leases. It costs O(ranges).
+// are no longer in it but still have leases. It costs O(ranges), and a step for each word of 64 addresses with used ones.
 func (a *Allocator) Pools() []ipam.PoolStatus {
 	a.mu.RLock()
 	defer a.mu.RUnlock()

@@ -43,14 +43,14 @@ func (u usage) String() string {
 
 func newIndex() index {
 	x := index{
-		addrs:  map[vip.Family]*numbers.Set{vip.IPv4: numbers.NewSet(32), vip.IPv6: numbers.NewSet(128)},
+		addrs:  map[vip.Family]*numbers.Set{vip.IPv4: numbers.NewSet(), vip.IPv6: numbers.NewSet()},
 		ports:  make(map[vip.Protocol]*numbers.Set),
 		owned:  ipam.NewHoldings(),
 		shares: make(map[shareKey][]netip.Addr),
 		usage:  make(map[string]usage),
 	}
 	for _, p := range protocols {
-		x.ports[p] = numbers.NewSet(16)
+		x.ports[p] = numbers.NewSet()
 	}
 	return x
 }

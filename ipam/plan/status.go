@@ -34,7 +34,8 @@ func (s *State) holderOf(addr netip.Addr) (vip.ServiceKey, bool) {
 const maxHeldOutRanges = 256
 
 // Status returns the state of the pools in the order of the configuration, followed by those that
-// are no longer in it but still have leases, with their alarms. It costs O(ranges).
+// are no longer in it but still have leases, with their alarms. It costs O(ranges), and a step for each word of
+// 64 addresses with used ones.
 func (s *State) Status(alarms map[string][]vip.Problem) []ipam.PoolStatus {
 	var out []ipam.PoolStatus
 	for _, p := range s.pools {

@@ -90,7 +90,7 @@ func (r *Ranges) Addr(k numbers.Number) netip.Addr { return k.Addr(r.v4) }
 func (r *Ranges) Free(used *numbers.Set) (n uint64) {
 	for _, part := range []numbers.Spans{r.Static, r.Dynamic} {
 		for _, run := range part {
-			n = numbers.AddSaturating(n, run.Size()-used.Count(run.First, run.Last))
+			n = numbers.AddSaturating(n, run.Size()-used.Count(run))
 		}
 	}
 	return n

@@ -1,7 +1,7 @@
 // Package numbers has sets and ranges of addresses and ports as unsigned integers.
 //
-// The allocator asks them for the next free address or node port of a pool. A step costs the same
-// however many numbers a set has. The package knows no pools and no leases, and does no I/O.
+// The allocator asks them for the next free address or node port of a pool. The package knows no pools
+// and no leases, and does no I/O.
 //
 //   - number.go: Number, an address or a port
 //   - set.go: Set, the numbers in use
@@ -61,30 +61,4 @@ func (n Number) minus(m Number) uint64 {
 		return ^uint64(0)
 	}
 	return lo
-}
-
-// digit returns the base-64 digit of n at a level; level 0 is the lowest.
-func (n Number) digit(level int) uint {
-	switch at := uint(level) * 6; {
-	case at >= 64:
-		return uint(n.hi>>(at-64)) & 63
-	case at > 58:
-		return uint(n.lo>>at|n.hi<<(64-at)) & 63
-	default:
-		return uint(n.lo>>at) & 63
-	}
-}
-
-// with returns n with the digit at a level added; it must be 0 before.
-func (n Number) with(level int, digit uint) Number {
-	switch at, d := uint(level)*6, uint64(digit); {
-	case at >= 64:
-		n.hi |= d << (at - 64)
-	case at > 58:
-		n.lo |= d << at
-		n.hi |= d >> (64 - at)
-	default:
-		n.lo |= d << at
-	}
-	return n
 }

@@ -91,7 +91,7 @@ func (s Spans) NextFree(used *Set, from Number, planned func(Number) bool) (Numb
 		if i == 0 {
 			at = from
 		}
-		for free, ok := used.NextFree(at); ok && !r.Last.less(free); free, ok = used.NextFree(free.Plus(1)) {
+		for free := used.NextFree(at); !r.Last.less(free); free = used.NextFree(free.Plus(1)) {
 			if !planned(free) {
 				return free, true
 			}
