@@ -4,13 +4,6 @@
 // the fleet store about each other. Its outputs are the settings and eligible VIPs that the control
 // connection carries to the announcer, and mirrors of the announcer's tables. It announces nothing
 // itself.
-//
-// Files:
-//
-//	announcing.go the parts, and what runs
-//	settings.go   from the configuration to the announcer's settings
-//	status.go     lines of `ironvip status`
-//	follow.go     events from changes of the mirrors
 package announcing
 
 import (

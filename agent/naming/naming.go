@@ -4,13 +4,6 @@
 // Its inputs are the configuration and the tables of the pipeline. Its outputs are answers to
 // clients, lines of `ironvip status`, events and metrics. It decides nothing about names: package
 // dns/zone does. No fault here affects traffic or ends the agent.
-//
-// Files:
-//
-//	naming.go    the parts, and what runs
-//	settings.go  from the configuration to the settings of the parts
-//	status.go    lines of `ironvip status`, and events
-//	metrics.go   Prometheus metrics
 package naming
 
 import (

@@ -3,13 +3,6 @@
 //
 // Its inputs are the configuration, the stores that it names, and the kernel. While a command has the state
 // file open, no agent of this host can start. It forwards nothing and assigns nothing.
-//
-// Files:
-//
-//	offline.go  requests, errors, and the open store of a stopped agent
-//	snapshot.go saving and restoring
-//	identity.go another host id
-//	clean.go    what is left in the kernel
 package offline
 
 import (

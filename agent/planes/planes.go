@@ -12,17 +12,14 @@
 // Files:
 //
 //	planes.go    the parts, and what others ask
-//	choose.go    the dataplane at the start
+//	choose.go    the dataplane at the start, and the records in the state file
 //	dataplane.go opening a dataplane
 //	proxy.go     the userspace proxy, as a dataplane that serves or leaves
 //	connect.go   balancing at connect(), beside the dataplane
 //	counts.go    connections and counters of all
 //	switch.go    what runs, and the switch to another dataplane
-//	plan.go      the effects of a switch, and its refusals
 //	leave.go     the end of a dataplane that another one has replaced
-//	records.go   the records in the state file
 //	status.go    lines of `ironvip status`
-//	paths.go, capacity.go  lines about the paths of probes, and about clients that the proxy refuses
 package planes
 
 import (

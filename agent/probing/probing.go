@@ -4,12 +4,6 @@
 // Its inputs are the configuration, the tables of the pipeline and the stores. Its outputs are the health
 // table, lines of `ironvip status`, and comparisons of the findings of hosts. It decides nothing about
 // health: packages health and health/share do. A real server has none, because its directors decide.
-//
-// Files:
-//
-//	probing.go the parts, and what runs
-//	compare.go the findings of several hosts, for one backend
-//	status.go  lines of `ironvip status`
 package probing
 
 import (

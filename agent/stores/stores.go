@@ -6,13 +6,6 @@
 // can't be written. It refuses a start on another store than the one with this host's leases. The
 // content of the stores belongs to others: ipam, sources/rest, pipeline/overrides, announce/nodes and
 // api/tokens.
-//
-// Files:
-//
-//	stores.go the stores, and their end
-//	last.go   which store the host ran with
-//	state.go  the state file, and its failures
-//	status.go lines of `ironvip status`
 package stores
 
 import (
