@@ -13,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // part runs for as long as the agent. Its name appears in the error of its end.
@@ -92,10 +93,8 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 // reportToSystemd notifies systemd when the agent is ready, of its status, and when it stops.
 func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) error {
 	defer a.systemd.stopping()
-	select {
-	case <-ctx.Done():
+	if wake.Wait(ctx, a.pipeline.Loop.Synced()) != nil {
 		return nil
-	case <-a.pipeline.Loop.Synced():
 	}
 	startReserve.Store(nil)
 	a.log.Info("ready", "dataplane", a.planes.Mode(), "why", a.planes.Reason(), "services", a.tables.Services.Len(), "frontends", a.tables.Frontends.Len())
@@ -123,12 +122,8 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) error {
 
 // settle removes the inherited listeners that nothing needs. It waits for those who claim theirs beside the dataplane.
 func (a *agent) settle(ctx context.Context) error {
-	for _, claimed := range []<-chan struct{}{a.health.Claimed(), a.naming.Claimed()} {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-claimed:
-		}
+	if err := wake.Wait(ctx, a.health.Claimed(), a.naming.Claimed()); err != nil {
+		return err
 	}
 	if places := a.sockets.RemoveUnclaimed(); len(places) > 0 {
 		a.log.Info("inherited listeners closed: no service needs them", "listeners", places)
@@ -151,15 +146,9 @@ const planeAge = time.Minute
 
 // findDeviceUsers finds other agents that use the device of this one's dataplane. It begins when this agent uses it.
 func (a *agent) findDeviceUsers(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-a.settled:
-	}
-	for {
+	for wake.Wait(ctx, a.settled) == nil {
 		select {
 		case <-ctx.Done():
-			return
 		case <-a.planes.UsesDevice():
 			a.device.Run(ctx)
 			return

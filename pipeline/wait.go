@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -162,10 +163,8 @@ func appendProblem(problems []vip.Problem, p *vip.Problem, key vip.ServiceKey) [
 // WaitWithdrawn returns once a service of a source takes no new connections here, or belongs to another
 // source. It returns an error only when the context ends.
 func (p *Pipeline) WaitWithdrawn(ctx context.Context, source string, key vip.ServiceKey) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-p.Loop.Synced(): // earlier, an unknown service may be in the dataplane
+	if err := wake.Wait(ctx, p.Loop.Synced()); err != nil { // earlier, an unknown service may be in the dataplane
+		return err
 	}
 	progress := p.Progress()
 	for {
@@ -186,10 +185,8 @@ func (p *Pipeline) WaitWithdrawn(ctx context.Context, source string, key vip.Ser
 			// dataplane has applied everything up to now.
 			return p.Loop.WaitTried(ctx, p.Frontends.Revision())
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-changed:
+		if err := wake.Wait(ctx, changed); err != nil {
+			return err
 		}
 	}
 }

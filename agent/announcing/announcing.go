@@ -119,12 +119,10 @@ func (a *Announcing) Run(ctx context.Context) error {
 // announcer would withdraw those of an earlier run.
 func (a *Announcing) onceKnown(run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-a.known:
-			return run(ctx)
+		if err := wake.Wait(ctx, a.known); err != nil {
+			return err
 		}
+		return run(ctx)
 	}
 }
 

@@ -57,7 +57,7 @@ func (a *Announcing) Checks() []v1.Check {
 				warn(v1.LevelWarn, fmt.Sprintf("%s %s is %s: %s", kindWord(p.Kind), p.Name, p.State, cmp.Or(p.Reason, strings.Join(p.Problems, "; "))), cmp.Or(p.Hint, "ironvip announce peers"))
 			}
 		}
-		for _, r := range a.results() {
+		for _, r := range a.Announced.All() {
 			if r.State == announce.StateConflict {
 				warn(v1.LevelFail, fmt.Sprintf("%s at %s: %s: %s", r.Addr, r.At, r.State, r.Reason), "ironvip announce explain "+r.Addr.String())
 			}
@@ -135,17 +135,6 @@ func (a *Announcing) Count(node string) *int {
 	}
 	n = p.Owned
 	return &n
-}
-
-// results returns the results that are not as intended.
-func (a *Announcing) results() []announce.Announced {
-	var out []announce.Announced
-	for _, r := range a.Announced.All() {
-		if r.State == announce.StateConflict {
-			out = append(out, r)
-		}
-	}
-	return out
 }
 
 // summary counts the VIPs.

@@ -96,7 +96,9 @@ func (n *Naming) Run(ctx context.Context) error {
 			group.Go(func() error { return n.awaitSockets(ctx) })
 		} else {
 			close(n.claimed)
-			if err := n.awaitAddress(ctx); err != nil {
+		}
+		for !n.Config().DNS.On() { // no address to listen at
+			if err := wake.Wait(ctx, n.reload); err != nil {
 				return err
 			}
 		}
@@ -105,27 +107,13 @@ func (n *Naming) Run(ctx context.Context) error {
 		group.Go(func() error { return n.serve(ctx) })
 		group.Go(func() error { return n.followConflicts(ctx) })
 		for {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-n.reload:
-				n.apply()
+			if err := wake.Wait(ctx, n.reload); err != nil {
+				return err
 			}
+			n.apply()
 		}
 	})
 	return group.Wait()
-}
-
-// awaitAddress waits for a configuration with an address to listen at.
-func (n *Naming) awaitAddress(ctx context.Context) error {
-	for !n.Config().DNS.On() {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-n.reload:
-		}
-	}
-	return nil
 }
 
 // Claimed is closed when Run has claimed the sockets that the last process left, as far as the
@@ -133,24 +121,20 @@ func (n *Naming) awaitAddress(ctx context.Context) error {
 func (n *Naming) Claimed() <-chan struct{} { return n.claimed }
 
 func (n *Naming) awaitSockets(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-n.server.Tried():
-		close(n.claimed)
-		return nil
+	if err := wake.Wait(ctx, n.server.Tried()); err != nil {
+		return err
 	}
+	close(n.claimed)
+	return nil
 }
 
 // serve answers queries once the names of the last run are known. Until then, clients wait at sockets
 // that the last process left, or find none.
 func (n *Naming) serve(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-n.Stage.Loaded():
-		return n.server.Run(ctx)
+	if err := wake.Wait(ctx, n.Stage.Loaded()); err != nil {
+		return err
 	}
+	return n.server.Run(ctx)
 }
 
 // apply gives the parts the settings of the configuration. Queries are answered meanwhile.

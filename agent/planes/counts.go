@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
@@ -18,10 +19,8 @@ var (
 
 // eachLeaving calls f for each dataplane that leaves, once they are known.
 func (p *Planes) eachLeaving(ctx context.Context, f func(plane.Leaver) error) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-p.looked:
+	if err := wake.Wait(ctx, p.looked); err != nil {
+		return err
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()

@@ -16,6 +16,7 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/text"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -137,9 +138,7 @@ func (p *Planes) leaveOthers(ctx context.Context) error {
 		all = append(all, func() { p.leave(ctx, x) })
 	}
 	close(p.looked)
-	select {
-	case <-ctx.Done():
-	case <-p.o.Settled:
+	if wake.Wait(ctx, p.o.Settled) == nil {
 		p.noteServing()
 	}
 	var leaves sync.WaitGroup

@@ -1,9 +1,13 @@
 // Package wake wakes goroutines that wait for a change: the one that reads a Signal, or all that wait for a Broadcast.
 //
-// Both say that something has changed, and not what: the goroutine that wakes looks. The package starts nothing and never waits.
+// Both say that something has changed, and not what: the goroutine that wakes looks. The package
+// starts nothing.
 package wake
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // Signal wakes its reader. Signals that the reader has not received yet are one. Make one with New; a nil Signal has no
 // reader.
@@ -45,4 +49,16 @@ func (b *Broadcast) Send() {
 		close(b.next)
 		b.next = nil
 	}
+}
+
+// Wait returns when each of the channels was closed, or with the error of a context that ends earlier.
+func Wait(ctx context.Context, closed ...<-chan struct{}) error {
+	for _, c := range closed {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c:
+		}
+	}
+	return ctx.Err()
 }

@@ -144,14 +144,7 @@ func (f feed) TryNext() ([]ipam.LeaseChange, <-chan struct{}) {
 }
 
 func (s *Store) await(ctx context.Context) error {
-	for _, ready := range []<-chan struct{}{s.entries.Ready(), s.fences.Ready()} {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-ready:
-		}
-	}
-	return ctx.Err()
+	return wake.Wait(ctx, s.entries.Ready(), s.fences.Ready())
 }
 
 // sync applies the tree's changes to the view. The caller holds mu.
