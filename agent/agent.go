@@ -29,9 +29,11 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"os/signal"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/ironvip/ironvip/agent/announcing"
@@ -166,7 +168,9 @@ type agent struct {
 // runAgent runs an agent until the context ends, or a part of it fails permanently. Set are the inherited sockets, with the
 // problems of others. Greet is called once the agent is ready. Only a demo has it, and a demo leaves nothing in the kernel.
 func runAgent(ctx context.Context, o Options, set *sockets.Set, inherited []error, greet func(*agent)) error {
-	reloads := catchReloads()
+	// For the whole life of the process, so that the signal never ends it: one during the start waits for the agent.
+	reloads := make(chan os.Signal, 1)
+	signal.Notify(reloads, syscall.SIGHUP)
 	defer set.Close()
 	cfg, problems := configs.LoadOrLastGood(o.Config, o.StateDir)
 	if cfg == nil {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,9 +22,7 @@ func Check(o Options) error {
 	if cfg == nil {
 		return configs.Refusal("configuration refused", problems)
 	}
-	if o.StateDir != "" {
-		cfg.Node.StateDir = o.StateDir
-	}
+	cfg.Node.StateDir = cmp.Or(o.StateDir, cfg.Node.StateDir)
 	if err := checkFiles(openfiles.Limit()); err != nil {
 		return err
 	}

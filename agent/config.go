@@ -16,7 +16,6 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/logwriter"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/vip"
@@ -96,14 +95,6 @@ func (l *liveConfig) check(running string) v1.Check {
 	return c
 }
 
-func nodePortAddresses(cfg *configs.Config) []netip.Prefix {
-	var out []netip.Prefix
-	for _, r := range cfg.Dataplane.NodePortAddresses {
-		out = append(out, r.Prefix)
-	}
-	return out
-}
-
 // stderr is where all loggers of this process write. They don't wait for its reader.
 var stderr = sync.OnceValue(func() *logwriter.Writer { return logwriter.New(os.Stderr) })
 
@@ -175,13 +166,4 @@ func (a *agent) logProblem(what string, p vip.Problem) {
 		attrs = append(attrs, "hint", p.Hint)
 	}
 	a.log.Error(what+": "+p.Error(), attrs...)
-}
-
-// firewallQuery returns the packets that must pass with a dataplane.
-func firewallQuery(cfg *configs.Config, mode string) firewall.Query {
-	var pools []netip.Prefix
-	for i := range cfg.Pools {
-		pools = append(pools, cfg.Pools[i].CIDRs...)
-	}
-	return configs.FirewallQuery(mode, cfg.Dataplane.Device, cfg.Dataplane.Role == configs.RoleRealServer, pools)
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/ironvip/ironvip/agent/announcing"
@@ -20,15 +21,19 @@ import (
 // ports.
 func (a *agent) newPipeline(cfg *configs.Config) {
 	a.probing = probing.New(probing.Options{Stores: a.stores, Tables: a.tables, Mark: a.planes.Mark, Events: a.events, Log: a.log})
+	var nodePorts []netip.Prefix
+	for _, r := range cfg.Dataplane.NodePortAddresses {
+		nodePorts = append(nodePorts, r.Prefix)
+	}
 	a.pipeline = pipeline.New(pipeline.Options{
 		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.Tree != nil, Scope: cfg.Dataplane.Serves,
 		Node:      compile.Node{Name: cfg.Node.Name, Zone: cfg.Node.Zone, RealServer: cfg.Dataplane.Role == configs.RoleRealServer},
-		NodePorts: nodePortAddresses(cfg), Drains: store.NewBucket[vip.Frontend](a.stores.DB, "drains"),
+		NodePorts: nodePorts, Drains: store.NewBucket[vip.Frontend](a.stores.DB, "drains"),
 		Plane: a.planes.Serving(), Connections: a.planes, Resync: time.Duration(cfg.Dataplane.ResyncInterval), Together: a.planes.Together(),
 		Events: a.events, Log: a.log,
 	})
 	a.health = healthport.New(healthport.Options{
-		Compiled: a.tables.Compiled, Host: a.tables.Host, NodePorts: nodePortAddresses(cfg),
+		Compiled: a.tables.Compiled, Host: a.tables.Host, NodePorts: nodePorts,
 		Healthy: newPlaneHealth(a.pipeline.Loop.Stats).ok, Synced: a.pipeline.Loop.Synced(), Sockets: a.sockets, Events: a.events, Log: a.log,
 	})
 }

@@ -4,11 +4,8 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -47,18 +44,14 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	old := a.config.get()
 	cfg, problems := configs.Load(a.path)
 	if cfg == nil {
-		a.config.set(nil, problems)
-		a.refused(problems)
-		return v1.ReloadResult{}, problems
+		return a.refuseReload(problems)
 	}
 	cfg.Node.StateDir = old.Node.StateDir // a flag may have set it; a change waits for a restart anyway
 	cfg.Dataplane.ProxySocket = cmp.Or(cfg.Dataplane.ProxySocket, old.Dataplane.ProxySocket)
 	live, restart := a.config.diff(cfg, a.planes.Mode())
 	if len(live) > 0 {
 		if problems := a.allocator.Configure(cfg.IPAMConfig()); len(problems) > 0 {
-			a.config.set(nil, problems)
-			a.refused(problems)
-			return v1.ReloadResult{}, problems
+			return a.refuseReload(problems)
 		}
 		setLevel(a.level, cfg)
 	}
@@ -77,7 +70,10 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	}
 	a.refused(problems)
 
-	out := v1.ReloadResult{Revision: a.tables.Services.Revision(), Message: reloadMessage(live), Warnings: []v1.Problem{}}
+	out := v1.ReloadResult{Revision: a.tables.Services.Revision(), Message: "services read again; no changes of ironvip.toml take effect now", Warnings: []v1.Problem{}}
+	if len(live) > 0 {
+		out.Message = "services read again; took over " + strings.Join(live, ", ")
+	}
 	for _, key := range restart {
 		hint := "run `systemctl restart ironvip`; traffic continues meanwhile"
 		switch {
@@ -93,6 +89,13 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	return out, problems
 }
 
+// refuseReload keeps the configuration in effect.
+func (a *agent) refuseReload(problems []vip.Problem) (v1.ReloadResult, []vip.Problem) {
+	a.config.set(nil, problems)
+	a.refused(problems)
+	return v1.ReloadResult{}, problems
+}
+
 // refused reports what a reload rejected.
 func (a *agent) refused(problems []vip.Problem) {
 	for _, p := range problems {
@@ -103,23 +106,8 @@ func (a *agent) refused(problems []vip.Problem) {
 	}
 }
 
-func reloadMessage(live []string) string {
-	if len(live) == 0 {
-		return "services read again; no changes of ironvip.toml take effect now"
-	}
-	return "services read again; took over " + strings.Join(live, ", ")
-}
-
 // validate checks the configuration on disk for the dataplane in use.
 func (a *agent) validate(ctx context.Context) (problems, warnings []vip.Problem) {
 	v := status.Validate(ctx, a.path, a.planes.Mode())
 	return v.Problems, v.Warnings
-}
-
-// catchReloads catches the signal that asks for a reload for the whole life of the process, so that it never ends it: a
-// signal during the start waits for the agent.
-func catchReloads() chan os.Signal {
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	return hangup
 }

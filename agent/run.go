@@ -9,6 +9,7 @@ import (
 	"github.com/ironvip/ironvip/agent/planes"
 	"github.com/ironvip/ironvip/agent/stores"
 	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/parallel"
@@ -78,7 +79,8 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	group.Go(func() error { a.findDeviceUsers(ctx); return nil })
 	group.Go(func() error {
 		a.firewall.Run(ctx, func() ([]firewall.Drop, error) {
-			return firewall.Find(firewallQuery(a.config.get(), a.planes.Mode()))
+			cfg := a.config.get()
+			return firewall.Find(configs.FirewallQuery(a.planes.Mode(), cfg.Dataplane.Device, cfg.Dataplane.Role == configs.RoleRealServer, cfg.PoolCIDRs()))
 		}, a.log)
 		return nil
 	})

@@ -39,6 +39,14 @@ func FirewallQuery(mode, device string, realServer bool, pools []netip.Prefix) f
 	return q
 }
 
+// PoolCIDRs returns the ranges of all pools.
+func (c *Config) PoolCIDRs() (out []netip.Prefix) {
+	for i := range c.Pools {
+		out = append(out, c.Pools[i].CIDRs...)
+	}
+	return out
+}
+
 // Modes returns the modes of all dataplanes.
 func Modes() []string {
 	out := make([]string, len(Dataplanes))

@@ -80,22 +80,25 @@ func (l *ListenAddress) FromTree(raw any) error {
 // On reports whether names are answered.
 func (d *DNS) On() bool { return len(d.Listen) > 0 }
 
+// Addresses returns where names are answered.
+func (d *DNS) Addresses() (out []netip.AddrPort) {
+	for _, l := range d.Listen {
+		out = append(out, l.AddrPort)
+	}
+	return out
+}
+
 // ResolvedSettings returns what systemd-resolved should have or, unless it is configured, must not have.
 // It queries a loopback address if there is one: these have no limit, and don't go away with a link.
 func (c *Config) ResolvedSettings() resolved.Settings {
-	var listen []netip.AddrPort
-	for _, l := range c.DNS.Listen {
-		listen = append(listen, l.AddrPort)
-	}
+	listen := c.DNS.Addresses()
 	remote := func(a netip.AddrPort) bool { return !a.Addr().IsLoopback() }
 	if local := slices.DeleteFunc(slices.Clone(listen), remote); len(local) > 0 {
 		listen = local
 	}
 	var reverse []netip.Prefix
-	for i := range c.Pools {
-		if c.DNS.Reverse {
-			reverse = append(reverse, c.Pools[i].CIDRs...)
-		}
+	if c.DNS.Reverse {
+		reverse = c.PoolCIDRs()
 	}
 	s := resolved.NewSettings(c.Dataplane.Device, c.DNS.Domain, listen, reverse)
 	s.On = s.On && c.DNS.Resolver == ResolverResolved

@@ -100,50 +100,55 @@ func (l *Lease) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &in); err != nil {
 		return fmt.Errorf("lease: %w", err)
 	}
-	out := Lease{Resource: in.Resource, Pool: in.Pool, ShareKey: in.ShareKey, Since: in.Since, Until: in.Until}
-	for _, j := range in.Holders {
-		h := Holder{Source: j.Source, Node: j.Node}
-		var err error
-		if h.Service, err = parseService(j.Service); err != nil {
-			return fmt.Errorf("lease of %s: %w", in.Resource, err)
-		}
-		if j.Port != "" {
-			if j.Port == vip.HealthPortKey.String() {
-				h.Port = vip.HealthPortKey
-			} else if h.Port, err = parsePortKey(j.Port); err != nil {
-				return fmt.Errorf("lease of %s: %w", in.Resource, err)
-			}
-		}
-		for _, p := range j.Ports {
-			k, err := parsePortKey(p)
-			if err != nil {
-				return fmt.Errorf("lease of %s: %w", in.Resource, err)
-			}
-			h.Ports = append(h.Ports, k)
-		}
-		out.Holders = append(out.Holders, h)
-	}
-	if in.Reservation != nil {
-		out.Reservation = &Reservation{Since: in.Reservation.Since}
-		if in.Reservation.For != "" {
-			var err error
-			if out.Reservation.For, err = parseService(in.Reservation.For); err != nil {
-				return fmt.Errorf("lease of %s: reservation: %w", in.Resource, err)
-			}
-		}
-	}
-	state := slices.Index(leaseStates[:], in.State)
-	switch out.State = LeaseState(max(0, state)); {
-	case in.Resource == Resource{}:
+	if in.Resource == (Resource{}) {
 		return errors.New("lease: nothing is leased")
-	case out.State == 0 || out.State == Blocked:
-		return fmt.Errorf("lease of %s: %q is not a state", in.Resource, in.State)
 	}
-	if err := out.check(); err != nil {
+	out, err := in.lease()
+	if err == nil {
+		err = out.check()
+	}
+	if err != nil {
 		return fmt.Errorf("lease of %s: %w", in.Resource, err)
 	}
 	*l = out
 	return nil
+}
+
+func (in *leaseJSON) lease() (out Lease, err error) {
+	out = Lease{Resource: in.Resource, Pool: in.Pool, ShareKey: in.ShareKey, Since: in.Since, Until: in.Until}
+	if out.State = LeaseState(max(0, slices.Index(leaseStates[:], in.State))); out.State == 0 || out.State == Blocked {
+		return out, fmt.Errorf("%q is not a state", in.State)
+	}
+	for _, j := range in.Holders {
+		h := Holder{Source: j.Source, Node: j.Node}
+		if h.Service, err = parseService(j.Service); err != nil {
+			return out, err
+		}
+		if j.Port == vip.HealthPortKey.String() {
+			h.Port = vip.HealthPortKey
+		} else if j.Port != "" {
+			h.Port, err = parsePortKey(j.Port)
+		}
+		for _, p := range j.Ports {
+			if err == nil {
+				h.Ports = append(h.Ports, vip.PortKey{})
+				h.Ports[len(h.Ports)-1], err = parsePortKey(p)
+			}
+		}
+		if err != nil {
+			return out, err
+		}
+		out.Holders = append(out.Holders, h)
+	}
+	if r := in.Reservation; r != nil {
+		out.Reservation = &Reservation{Since: r.Since}
+		if r.For != "" {
+			if out.Reservation.For, err = parseService(r.For); err != nil {
+				return out, fmt.Errorf("reservation: %w", err)
+			}
+		}
+	}
+	return out, nil
 }
 
 // parseService reads "namespace/name".
@@ -157,29 +162,19 @@ func parseService(s string) (k vip.ServiceKey, err error) {
 
 // check returns an error if the allocator could not have made the lease.
 func (l *Lease) check() error {
-	switch {
-	case l.Reservation != nil && (l.State == Cooling || !l.Resource.Addr.IsValid()):
+	switch r := l.Reservation; {
+	case r != nil && (l.State == Cooling || !l.Resource.Addr.IsValid()):
 		return errors.New("only a held or reserved address may have a reservation")
+	case l.State == Reserved && r == nil:
+		return errors.New("it is reserved without a reservation")
 	case l.State == Reserved:
-		return l.checkReserved()
+		if want := l.Unheld(nil).Holders; len(l.Holders) != len(want) || len(want) == 1 && l.Holders[0].Service != r.For {
+			return errors.New("its holder is not the service of its reservation")
+		}
 	case len(l.Holders) == 0:
 		return errors.New("it has no holder")
 	case len(l.Holders) > 1 && (l.ShareKey == "" || l.State == Cooling):
 		return fmt.Errorf("%d holders, but not shared", len(l.Holders))
-	}
-	return nil
-}
-
-func (l *Lease) checkReserved() error {
-	if l.Reservation == nil {
-		return errors.New("it is reserved without a reservation")
-	}
-	holders := 0
-	if l.Reservation.For != (vip.ServiceKey{}) {
-		holders = 1
-	}
-	if len(l.Holders) != holders || holders == 1 && l.Holders[0].Service != l.Reservation.For {
-		return errors.New("its holder is not the service of its reservation")
 	}
 	return nil
 }

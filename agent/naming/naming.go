@@ -77,7 +77,7 @@ func (n *Naming) hasAddr(a netip.Addr) bool {
 // Zone returns the domain and the configured addresses.
 func (n *Naming) Zone() (domain string, listen []netip.AddrPort) {
 	cfg := n.Config()
-	return cfg.DNS.Domain, listenAddresses(cfg)
+	return cfg.DNS.Domain, cfg.DNS.Addresses()
 }
 
 // Reload applies a changed configuration.

@@ -39,7 +39,7 @@ func Save(ctx context.Context, req StoreRequest, to io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	if former, moved, err := s.Former(); err != nil {
+	if former, moved, err := stores.Former(s.Config, s.DB); err != nil {
 		return err
 	} else if moved {
 		return fmt.Errorf("%s names the store %s, but this host's leases are in the store %s\n"+
@@ -85,7 +85,7 @@ func Restore(ctx context.Context, req RestoreRequest) (result RestoreResult, err
 	defer func() { err = errors.Join(err, s.Close()) }()
 	result.Store = s.Config.IPAM.Store
 	if req.None {
-		return result, s.Note()
+		return result, stores.Note(s.DB, stores.PlaceOf(s.Config))
 	}
 	present, err := s.Contents(ctx)
 	if err != nil {
@@ -93,7 +93,7 @@ func Restore(ctx context.Context, req RestoreRequest) (result RestoreResult, err
 	}
 	// If the host last ran on another store, its own store holds an earlier state, which no service
 	// uses any more.
-	_, moved, err := s.Former()
+	_, moved, err := stores.Former(s.Config, s.DB)
 	if err != nil {
 		return result, err
 	}
@@ -114,5 +114,5 @@ func Restore(ctx context.Context, req RestoreRequest) (result RestoreResult, err
 		return result, fmt.Errorf("%w\nhint: what was written stays; restore the same file again", err)
 	}
 	result.Restored = true
-	return result, s.Note()
+	return result, stores.Note(s.DB, stores.PlaceOf(s.Config))
 }

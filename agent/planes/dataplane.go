@@ -97,10 +97,8 @@ func (p *Planes) open(mode, why string) (*dataplane, error) {
 // host returns what a dataplane gets of this agent, without the addresses that may be ours.
 func (p *Planes) host() plane.Host {
 	cfg := p.o.Started
-	return plane.Host{Device: cfg.Dataplane.Device, PodCIDRs: p.podCIDRs, RealServer: cfg.Dataplane.Role == configs.RoleRealServer, Log: p.o.Log}
+	return plane.Host{Device: cfg.Dataplane.Device, PodCIDRs: func() []netip.Prefix { return p.o.Config().IPAM.PodCIDRs }, RealServer: cfg.Dataplane.Role == configs.RoleRealServer, Log: p.o.Log}
 }
-
-func (p *Planes) podCIDRs() []netip.Prefix { return p.o.Config().IPAM.PodCIDRs }
 
 // notOK returns the findings that an operator should see.
 func notOK(findings []host.Finding) []v1.Finding {

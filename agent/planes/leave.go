@@ -117,11 +117,6 @@ func (p *Planes) findLeft(ctx context.Context, mode string) (plane.Leaver, error
 	if err != nil || l == nil {
 		return nil, err
 	}
-	return leaverOf(ctx, l)
-}
-
-// leaverOf returns l, or nil if t has left nothing.
-func leaverOf(ctx context.Context, l plane.Leaver) (plane.Leaver, error) {
 	left, err := l.Left(ctx)
 	if err == nil && left.Any() {
 		return l, nil
@@ -228,7 +223,10 @@ func (p *Planes) drained(ctx context.Context, x *leaving, since time.Time) (left
 			p.o.Log.Warn("connections of another dataplane are ended without a count of them", "dataplane", x.mode, "err", err)
 			return left, nil
 		}
-		left = byProtocol(open)
+		left = map[vip.Protocol]int{}
+		for key, n := range open {
+			left[key.Protocol] += n
+		}
 		x.state.Store(&leavingState{open: left, until: until})
 		if total(left) == 0 || !time.Now().Before(until) {
 			return left, nil
@@ -243,14 +241,6 @@ func (p *Planes) drained(ctx context.Context, x *leaving, since time.Time) (left
 // every packet of its services before the sockets of the userspace proxy, so both can't have one address and port.
 func keepsOpen(from, to string) bool {
 	return !configs.DataplaneOf(from).BeforeSockets || !configs.DataplaneOf(to).Userspace
-}
-
-func byProtocol(open map[vip.FrontendKey]int) map[vip.Protocol]int {
-	out := map[vip.Protocol]int{}
-	for key, n := range open {
-		out[key.Protocol] += n
-	}
-	return out
 }
 
 func total(open map[vip.Protocol]int) (n int) {

@@ -43,9 +43,7 @@ const lastKey = "last"
 
 // Former returns the store in which this host last ran, if the configuration names another one and there
 // is something to lose.
-func (s *Stores) Former() (former Place, moved bool, err error) { return formerOf(s.Config, s.DB) }
-
-func formerOf(cfg *configs.Config, db *store.DB) (former Place, moved bool, err error) {
+func Former(cfg *configs.Config, db *store.DB) (former Place, moved bool, err error) {
 	former, known, err := noteOf(db).Get(lastKey)
 	if err == nil && (!known || former.Kind == configs.StoreBolt) {
 		local, err := localContents(context.Background(), db)
@@ -57,38 +55,29 @@ func formerOf(cfg *configs.Config, db *store.DB) (former Place, moved bool, err 
 	return former, err == nil && former != PlaceOf(cfg), err
 }
 
-// isLost reports whether the state file is new although an agent ran with this state directory
-// before. Every start records its store in the file, and keeps a copy of the configuration beside
-// it.
-func isLost(cfg *configs.Config, db *store.DB) (bool, error) {
-	_, known, err := noteOf(db).Get(lastKey)
-	return err == nil && !known && cfg.RanBefore(), err
-}
-
 // checkPlace refuses to start on another store than the last one, unless a snapshot was restored or
-// there is nothing to lose.
-func checkPlace(cfg *configs.Config, db *store.DB) error {
+// there is nothing to lose. The state file is lost if it is new although an agent ran with this state directory
+// before: every start records its store in the file, and keeps a copy of the configuration beside it.
+func checkPlace(cfg *configs.Config, db *store.DB) (lost bool, err error) {
 	now := PlaceOf(cfg)
 	last, known, err := noteOf(db).Get(lastKey)
 	if err != nil || known && last == now {
-		return err
+		return false, err
 	}
-	former, moved, err := formerOf(cfg, db)
+	former, moved, err := Former(cfg, db)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if moved {
-		return fmt.Errorf("ironvip.toml names the store %s, and what this host's services hold is in the store %s: they would all get new addresses\n"+
+		return false, fmt.Errorf("ironvip.toml names the store %s, and what this host's services hold is in the store %s: they would all get new addresses\n"+
 			"hint: to keep the addresses, set ipam.store back, `ironvip snapshot save vips.json`, set it again, `ironvip snapshot restore vips.json`; "+
 			"to take those of the new store, `ironvip snapshot restore --none`", now, former)
 	}
-	return note(db, now)
+	return !known && cfg.RanBefore(), Note(db, now)
 }
 
-// Note records that this host runs with the store that the configuration names.
-func (s *Stores) Note() error { return note(s.DB, PlaceOf(s.Config)) }
-
-func note(db *store.DB, p Place) error {
+// Note records the store that this host runs with.
+func Note(db *store.DB, p Place) error {
 	if err := noteOf(db).Put(lastKey, p); err != nil {
 		return fmt.Errorf("note the store: %w", err)
 	}

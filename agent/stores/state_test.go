@@ -58,7 +58,7 @@ func TestFailingWritesAreAFailure(t *testing.T) {
 	s := &Stores{DB: db}
 	expect.Empty(t, s.StateChecks(), "at first")
 	must.Succeed(t, db.Close())
-	must.True(t, note(db, Place{}) != nil, "a write to a closed file succeeds")
+	must.True(t, Note(db, Place{}) != nil, "a write to a closed file succeeds")
 	<-db.Failed()
 	if c := s.StateChecks(); len(c) != 1 || c[0].Level != v1.LevelFail || !strings.Contains(c[0].Message, "write state") {
 		t.Errorf("%+v", c)
@@ -82,7 +82,7 @@ func TestFailedWriteIsReportedAtOnce(t *testing.T) {
 		time.Sleep(stateWatchEvery / 10) // the first check finds nothing
 		must.Succeed(t, os.Rename(path, path+".away"))
 		for range 3 {
-			must.True(t, note(db, Place{}) != nil, "a write to a deleted file succeeds")
+			must.True(t, Note(db, Place{}) != nil, "a write to a deleted file succeeds")
 			synctest.Wait()
 		}
 		if events, _ := s.o.Events.Since(0); len(events) != 1 || events[0].Kind != "state_failed" {

@@ -86,10 +86,7 @@ func Start(cfg *configs.Config, o Options) (*Stores, error) {
 	if err != nil {
 		return nil, err
 	}
-	lost, err := isLost(cfg, db)
-	if err == nil {
-		err = checkPlace(cfg, db)
-	}
+	lost, err := checkPlace(cfg, db)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}

@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"time"
@@ -138,7 +139,7 @@ func Prepare(store ipam.Store, cfg ipam.Config, o Options) (*Allocator, error) {
 	a := &Allocator{
 		store: store, now: o.Now, events: o.Events, log: o.Log,
 		leadership: o.Leadership, away: o.Away, ownName: o.OwnName, unreadableService: o.Unreadable,
-		write: newWriteLock(), grace: newGracePeriod(), waiting: newDeferred(), releases: newDeferred(),
+		write: make(writeLock, 1), grace: gracePeriod{length: stepInAfter + rand.N(stepInJitter)}, waiting: newDeferred(), releases: newDeferred(),
 		undone:    make(undone),
 		unclaimed: make(map[vip.ServiceKey]struct{}),
 		state:     plan.NewState(o.Node, o.Clock, cfg),
@@ -202,8 +203,6 @@ func (a *Allocator) SourceOf(k vip.ServiceKey) (source string, known bool) {
 // writeLock is the lock of the one who writes to the store. It is a channel and not a sync.Mutex
 // because testing/synctest then lets time pass while others wait for it during a slow commit.
 type writeLock chan struct{}
-
-func newWriteLock() writeLock { return make(writeLock, 1) }
 
 func (l writeLock) Lock() { l <- struct{}{} }
 

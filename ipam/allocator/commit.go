@@ -40,7 +40,11 @@ func (a *Allocator) commit(ctx context.Context, ops []ipam.Op, by committer, dur
 			continue
 		}
 		if conflict, ok := errors.AsType[*ipam.ConflictError](op.Err); ok {
-			a.log.Log(ctx, a.conflictLevel(), "lease changed by another writer", "resource", r, "conflict", conflict)
+			level := slog.LevelDebug // normal if hosts share the store
+			if a.state.Node == "" {
+				level = slog.LevelWarn
+			}
+			a.log.Log(ctx, level, "lease changed by another writer", "resource", r, "conflict", conflict)
 			a.receive(r, conflict.Actual)
 			for _, c := range conflict.Others {
 				a.receive(c.Resource, c.Lease)
@@ -49,15 +53,6 @@ func (a *Allocator) commit(ctx context.Context, ops []ipam.Op, by committer, dur
 	}
 	a.wake.Set()
 	return nil
-}
-
-// conflictLevel is the log level of a change by another writer, which is normal if hosts share the
-// store.
-func (a *Allocator) conflictLevel() slog.Level {
-	if a.state.Node == "" {
-		return slog.LevelWarn
-	}
-	return slog.LevelDebug
 }
 
 // record makes now the lease of r; nil removes it. It wakes services that wait for what became

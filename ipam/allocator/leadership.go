@@ -2,7 +2,6 @@ package allocator
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/delayqueue"
@@ -66,8 +65,6 @@ type gracePeriod struct {
 	left     int           // how many services may still join the current batch
 	next     time.Time     // when the next batch may begin
 }
-
-func newGracePeriod() gracePeriod { return gracePeriod{length: stepInAfter + rand.N(stepInJitter)} }
 
 // end returns when this host may act for a service that has waited since then; now or earlier
 // if it may act now, as a part of the current batch.
