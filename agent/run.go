@@ -74,20 +74,16 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	run(part{"the dataplanes", func(ctx context.Context) error {
 		return a.planes.Run(ctx, planes.Pipeline{Serve: a.pipeline.Serve, Switched: a.announcing.Reload})
 	}})
-	group.Go(func() error { a.followSignals(ctx); return nil })
-	group.Go(func() error { a.keepSockets(ctx); return nil })
-	group.Go(func() error { a.findDeviceUsers(ctx); return nil })
-	group.Go(func() error {
+	group.Run(ctx, a.followSignals)
+	group.Run(ctx, a.keepSockets)
+	group.Run(ctx, a.findDeviceUsers)
+	group.Run(ctx, func(ctx context.Context) {
 		a.firewall.Run(ctx, func() ([]firewall.Drop, error) {
 			cfg := a.config.get()
 			return firewall.Find(configs.FirewallQuery(a.planes.Mode(), cfg.Dataplane.Device, cfg.Dataplane.Role == configs.RoleRealServer, cfg.PoolCIDRs()))
 		}, a.log)
-		return nil
 	})
-	group.Go(func() error {
-		a.systemd.watch(ctx, a.lastProgress)
-		return nil
-	})
+	group.Run(ctx, func(ctx context.Context) { a.systemd.watch(ctx, a.lastProgress) })
 	group.Go(func() error { return a.reportToSystemd(ctx, greet) })
 	return group.Wait()
 }

@@ -64,7 +64,7 @@ func (a *Announcing) compute() (announce.Settings, nodes.Own, error) {
 	}
 	peers, err := a.heartbeats(c, &s, ranges, host)
 	if errs = append(errs, err); err != nil {
-		s.Pools = without(s.Pools, announce.L2)
+		s.Pools = slices.DeleteFunc(s.Pools, func(p announce.Pool) bool { return p.Mode == announce.L2 })
 	}
 	s.Peers = peers
 	own := nodes.Own{}
@@ -121,11 +121,6 @@ func routerID(node, device string, host hostnet.Snapshot) netip.Addr {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(node))
 	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, max(h.Sum32(), 1))))
-}
-
-// without returns the pools without those of a mode.
-func without(pools []announce.Pool, mode announce.Mode) []announce.Pool {
-	return slices.DeleteFunc(slices.Clone(pools), func(p announce.Pool) bool { return p.Mode == mode })
 }
 
 // interfaces returns where VIPs are announced at layer 2: the configured interfaces, or those with an

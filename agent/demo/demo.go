@@ -18,7 +18,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"text/template"
@@ -157,18 +156,14 @@ func (d *Demo) Close() {
 	os.RemoveAll(d.Dir)
 }
 
-// port returns 80 if this process may listen there, so that the printed URLs are short, else
-// 8080.
+// port returns 80 if this process can listen there, so that the printed URLs are short, else 8080.
 func port() int {
-	if os.Geteuid() == 0 {
-		return 80
+	l, err := net.Listen("tcp", "127.96.0.17:80")
+	if err != nil {
+		return 8080
 	}
-	if b, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start"); err == nil {
-		if start, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && start <= 80 {
-			return 80
-		}
-	}
-	return 8080
+	l.Close()
+	return 80
 }
 
 // free returns an address as documented, or a free one if another agent uses that; "" if there is none. Both

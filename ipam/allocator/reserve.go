@@ -17,22 +17,12 @@ import (
 // down for. The error is a vip.Problem that names the cause, or wraps ErrUnavailable or a
 // *ConflictError, and then trying again may help. It costs O(the pool's ranges).
 func (a *Allocator) Reserve(ctx context.Context, what ipam.Reserving) (ipam.Lease, error) {
-	a.write.Lock()
-	defer a.write.Unlock()
-	for try := 1; ; try++ {
-		p := plan.New(a.state, a.now(), 1)
-		if problem := p.Reserve(what); problem.Code != "" {
-			return ipam.Lease{}, problem
-		}
-		op := &p.Ops[0]
-		err := a.commit(ctx, p.Ops, a.store.Commit, p.Durable)
-		if err = cmp.Or(err, op.Err); err == nil {
-			a.reservationChanged("address_reserved", op.New, plan.ReservedMessage(op.New))
-			return *op.New, nil
-		} else if !isConflict(err) || try == tries {
-			return ipam.Lease{}, fmt.Errorf("reserve %s: %w", op.New.Resource, err)
-		}
+	op, err := a.commitOne(ctx, "reserve", func(p *plan.Plan) error { return p.Reserve(what) })
+	if err != nil {
+		return ipam.Lease{}, err
 	}
+	a.reservationChanged("address_reserved", op.New, plan.ReservedMessage(op.New))
+	return *op.New, nil
 }
 
 // Unreserve removes the reservation of an address. The address is free afterwards, unless a service
@@ -40,24 +30,32 @@ func (a *Allocator) Reserve(ctx context.Context, what ipam.Reserving) (ipam.Leas
 // address has no lease, or as those of Reserve. The result is the lease, without a state if the
 // address is free now.
 func (a *Allocator) Unreserve(ctx context.Context, addr netip.Addr) (ipam.Lease, error) {
+	op, err := a.commitOne(ctx, "release the reservation of", func(p *plan.Plan) error { return p.Unreserve(addr) })
+	if err != nil {
+		return ipam.Lease{}, err
+	}
+	a.reservationChanged("reservation_released", op.Old, fmt.Sprintf("reservation of %s is released", addr))
+	if op.New == nil {
+		return ipam.Lease{Resource: op.Old.Resource, Pool: op.Old.Pool, Since: vip.InstantOf(a.now())}, nil
+	}
+	return *op.New, nil
+}
+
+// commitOne commits a plan of one op, and plans it again after a conflict.
+func (a *Allocator) commitOne(ctx context.Context, what string, add func(*plan.Plan) error) (ipam.Op, error) {
 	a.write.Lock()
 	defer a.write.Unlock()
 	for try := 1; ; try++ {
-		op, err := a.state.Unreserve(ipam.Resource{Addr: addr})
-		if err != nil {
-			return ipam.Lease{}, err
+		p := plan.New(a.state, a.now(), 1)
+		if err := add(p); err != nil {
+			return ipam.Op{}, err
 		}
-		ops := []ipam.Op{op}
-		err = a.commit(ctx, ops, a.store.Commit, nil)
-		if err = cmp.Or(err, ops[0].Err); err == nil {
-			message := fmt.Sprintf("reservation of %s is released", addr)
-			a.reservationChanged("reservation_released", op.Old, message)
-			if op.New == nil {
-				return ipam.Lease{Resource: op.Old.Resource, Pool: op.Old.Pool, Since: vip.InstantOf(a.now())}, nil
-			}
-			return *op.New, nil
+		err := a.commit(ctx, p.Ops, a.store.Commit, p.Durable)
+		op := p.Ops[0]
+		if err = cmp.Or(err, op.Err); err == nil {
+			return op, nil
 		} else if !isConflict(err) || try == tries {
-			return ipam.Lease{}, fmt.Errorf("release the reservation of %s: %w", addr, err)
+			return op, fmt.Errorf("%s %s: %w", what, op.Resource(), err)
 		}
 	}
 }

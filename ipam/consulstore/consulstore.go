@@ -113,9 +113,6 @@ func keyOf(r ipam.Resource) string {
 
 func serviceKeyOf(k vip.ServiceKey) string { return k.Namespace + "/" + k.Name }
 
-// Ready is closed once the leases have been read.
-func (s *Store) Ready() <-chan struct{} { return s.entries.Ready() }
-
 // Watch implements ipam.Store.
 func (s *Store) Watch(ctx context.Context) (ipam.Feed, error) {
 	if err := s.await(ctx); err != nil {

@@ -19,7 +19,7 @@ func join(t testing.TB, s *consultest.Server, node, prefix string) (store *Store
 	t.Helper()
 	h := fleettest.RunOn(t, consulkv.Config{Address: s.URL, Token: s.Token}, fleet.Options{Node: node, Prefix: prefix, Folders: Folders()},
 		func(tree *fleet.Tree) { store = New(tree) })
-	<-store.Ready()
+	<-store.entries.Ready()
 	return store, h.Tree, h.End
 }
 

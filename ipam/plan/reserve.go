@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/ironvip/ironvip/ipam"
@@ -9,13 +10,14 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Reserve plans a reservation as one op, unless it returns a problem.
-func (p *Plan) Reserve(what ipam.Reserving) vip.Problem {
+// Reserve plans a reservation as one op. The error is a vip.Problem.
+func (p *Plan) Reserve(what ipam.Reserving) error {
 	op, problem := p.reserve(what)
-	if problem.Code == "" {
-		p.Ops = append(p.Ops, op)
+	if problem.Code != "" {
+		return problem
 	}
-	return problem
+	p.Ops = append(p.Ops, op)
+	return nil
 }
 
 // reserve returns the op for a reservation.
@@ -105,23 +107,26 @@ func ReservedMessage(l *ipam.Lease) string {
 	return fmt.Sprintf("%s is reserved%s since %s", l.Resource, who, l.Reservation.Since.Time().Format(time.RFC3339))
 }
 
-// Unreserve returns the op that removes the reservation of a resource. The error is a vip.Problem or ErrNotReserved.
-func (s *State) Unreserve(r ipam.Resource) (ipam.Op, error) {
-	if u, unreadable := s.unreadable[r]; unreadable {
-		return ipam.Op{}, reserveTaken(fmt.Sprintf("lease of %s unreadable: %s", r, u.Stored.Reason), "fix or remove that key")
+// Unreserve plans the end of a reservation as one op. The error is a vip.Problem or ErrNotReserved.
+func (p *Plan) Unreserve(addr netip.Addr) error {
+	r := ipam.Resource{Addr: addr}
+	if problem, unreadable := p.unreadableProblem(r); unreadable {
+		return reserveTaken(problem.Message, "fix or remove that key")
 	}
-	l, there := s.Lease(r)
+	l, there := p.Lease(r)
+	op := ipam.Op{Old: &l}
 	switch {
 	case !there:
-		return ipam.Op{}, ipam.ErrNotReserved
+		return ipam.ErrNotReserved
 	case l.Reservation == nil && l.State == ipam.Held:
-		return ipam.Op{}, reserveTaken(heldMessage(&l)+", and is not reserved", "delete the service, or have it request another address")
+		return reserveTaken(heldMessage(&l)+", and is not reserved", "delete the service, or have it request another address")
 	case l.Reservation == nil:
-		return ipam.Op{}, reserveTaken(r.String()+" is not reserved: it "+cooledMessage(&l)[len(r.String())+1:], "wait until then")
-	case l.State == ipam.Reserved:
-		return ipam.Op{Old: &l}, nil
+		return reserveTaken(r.String()+" is not reserved: it "+cooledMessage(&l)[len(r.String())+1:], "wait until then")
+	case l.State != ipam.Reserved:
+		now := l
+		now.Reservation = nil
+		op.New = &now
 	}
-	now := l
-	now.Reservation = nil
-	return ipam.Op{Old: &l, New: &now}, nil
+	p.Ops = append(p.Ops, op)
+	return nil
 }
