@@ -27,21 +27,14 @@ func newPlaneHealth(stats func() reconcile.Stats) *planeHealth { return &planeHe
 // dataplane has been unreachable for healthGrace.
 func (h *planeHealth) ok() bool {
 	s := h.stats()
-	return s.Synced && time.Since(s.LastRound) < healthGrace && h.lasted(s.TargetError != "") < healthGrace
-}
-
-// lasted returns the duration of the present fault.
-func (h *planeHealth) lasted(fault bool) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch {
-	case !fault:
+	if s.TargetError == "" {
 		h.since = time.Time{}
-		return 0
-	case h.since.IsZero():
+	} else if h.since.IsZero() {
 		h.since = time.Now()
 	}
-	return time.Since(h.since)
+	return s.Synced && time.Since(s.LastRound) < healthGrace && (h.since.IsZero() || time.Since(h.since) < healthGrace)
 }
 
 // lastProgress returns when the loop of the agent's main work that is furthest behind has last made a

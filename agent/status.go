@@ -42,18 +42,13 @@ func (a *agent) deviceProblems() (out []vip.Problem) {
 	return out
 }
 
-// localOverrides returns a problem if changes of overrides are in effect on this host only.
-func (a *agent) localOverrides() []vip.Problem {
-	local := a.overrides.Local()
-	if len(local) == 0 {
-		return nil
+// localOverrides returns a problem for each change of an override that is in effect on this host only.
+func (a *agent) localOverrides() (out []vip.Problem) {
+	for _, s := range a.overrides.Local() {
+		out = append(out, vip.Problem{Code: vip.CodeStore, Message: fmt.Sprintf("set on this host only, not yet in the fleet's store: %s/%s %s", s.Backend.Service, s.Backend.ID(), s.State),
+			Hint: "they are merged when Consul is reachable; see ironvip override list"})
 	}
-	first := local[0]
-	message := fmt.Sprintf("set on this host only, not yet in the fleet's store: %s/%s %s", first.Backend.Service, first.Backend.ID(), first.State)
-	if more := len(local) - 1; more > 0 {
-		message = fmt.Sprintf("%s, and %d more", message, more)
-	}
-	return []vip.Problem{{Code: vip.CodeStore, Message: message, Hint: "they are merged when Consul is reachable; see ironvip override list"}}
+	return out
 }
 
 // appendProblems appends a check that warns of problems, if there are any.

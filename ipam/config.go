@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -90,3 +91,20 @@ type PoolStatus struct {
 	Free          uint64
 	Alarms        []vip.Problem // sorted
 }
+
+// Released is a service that gives up everything it holds.
+type Released struct {
+	Service  vip.ServiceKey
+	Cooldown time.Duration
+}
+
+// Reserving says what to reserve: an address, or any free one of a pool.
+type Reserving struct {
+	Addr   netip.Addr     // invalid: one of Pool
+	Pool   string         // without Addr
+	Family vip.Family     // of the address from Pool; zero: the pool's, IPv4 if it has both
+	For    vip.ServiceKey // zero: for any service that requests the address by its number
+}
+
+// ErrNotReserved says that an address has no lease to remove a reservation from.
+var ErrNotReserved = errors.New("not reserved")

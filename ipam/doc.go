@@ -15,5 +15,5 @@
 //	lease.go, leasejson.go  Resource, Lease, and their stored form
 //	store.go                Store and its ops
 //	holdings.go             leases by service
-//	config.go, request.go   pools and times as configured, reservations and releases as requested
+//	config.go               pools and times as configured, reservations and releases as requested
 package ipam

@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
+	"github.com/ironvip/ironvip/internal/wake"
 )
 
 // Node is a node that is lost.
@@ -128,10 +129,8 @@ func (f *Follower) followRoster(ctx context.Context) error {
 		if len(batch) > 0 {
 			continue
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-more:
+		if err := wake.Wait(ctx, more); err != nil {
+			return err
 		}
 	}
 }

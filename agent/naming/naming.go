@@ -93,7 +93,13 @@ func (n *Naming) Run(ctx context.Context) error {
 	group.Go(func() error { return n.resolver.Run(ctx) })
 	group.Go(func() error {
 		if n.Config().DNS.On() {
-			group.Go(func() error { return n.awaitSockets(ctx) })
+			group.Go(func() error {
+				err := wake.Wait(ctx, n.server.Tried())
+				if err == nil {
+					close(n.claimed)
+				}
+				return err
+			})
 		} else {
 			close(n.claimed)
 		}
@@ -119,14 +125,6 @@ func (n *Naming) Run(ctx context.Context) error {
 // Claimed is closed when Run has claimed the sockets that the last process left, as far as the
 // configuration has their addresses. Without addresses, that is at once.
 func (n *Naming) Claimed() <-chan struct{} { return n.claimed }
-
-func (n *Naming) awaitSockets(ctx context.Context) error {
-	if err := wake.Wait(ctx, n.server.Tried()); err != nil {
-		return err
-	}
-	close(n.claimed)
-	return nil
-}
 
 // serve answers queries once the names of the last run are known. Until then, clients wait at sockets
 // that the last process left, or find none.

@@ -27,10 +27,10 @@ func PlaceOf(cfg *configs.Config) Place {
 
 // String returns "bolt", or "consul" with its prefix and datacenter.
 func (p Place) String() string {
-	if p.Kind != configs.StoreConsul {
+	switch {
+	case p.Kind != configs.StoreConsul:
 		return p.Kind
-	}
-	if p.Datacenter != "" {
+	case p.Datacenter != "":
 		return fmt.Sprintf("consul (prefix %q, datacenter %q)", p.Prefix, p.Datacenter)
 	}
 	return fmt.Sprintf("consul (prefix %q)", p.Prefix)

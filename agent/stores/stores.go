@@ -29,6 +29,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/ipam/boltstore"
 	"github.com/ironvip/ironvip/ipam/consulstore"
 	"github.com/ironvip/ironvip/pipeline/overrides"
@@ -154,17 +155,12 @@ func openFleet(cfg *configs.Config, db *store.DB, o Options) (*Stores, error) {
 	go func() {
 		defer close(s.ended)
 		defer kv.Close()
-		s.err = withHint(tree.Run(ctx))
+		s.err = tree.Run(ctx)
+		if duplicate, is := errors.AsType[*membership.DuplicateNodeError](s.err); is { // this host may not join the fleet
+			s.err = fmt.Errorf("%w\nhint: %s", s.err, duplicate.Hint())
+		}
 	}()
 	return s, nil
-}
-
-// withHint adds a hint if this host may not join the fleet.
-func withHint(err error) error {
-	if duplicate, is := errors.AsType[*membership.DuplicateNodeError](err); is {
-		return fmt.Errorf("%w\nhint: %s", err, duplicate.Hint())
-	}
-	return err
 }
 
 // Wait returns once the stores can be read. The stores of a fleet must have been read from Consul,
@@ -221,12 +217,10 @@ func (s *Stores) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	select {
-	case <-ctx.Done():
+	if wake.Wait(ctx, s.ended) != nil {
 		return s.leave()
-	case <-s.ended:
-		return s.err
 	}
+	return s.err
 }
 
 // leave releases what this host holds in Consul.

@@ -10,10 +10,9 @@
 //	allocator.go   the Allocator, its readers, its locks
 //	config.go      pools and times as configured, and their changes
 //	leadership.go  when this host acts, if hosts share the store
-//	commit.go      from ops, and from changes by other hosts, to visible leases
+//	commit.go      from ops, and from what the store has at the start and later, to visible leases
 //	assign.go, release.go  what the pipeline calls
 //	reserve.go     what an operator calls to keep an address for a service
-//	follow.go      what the store has, at the start and later
 //	run.go, sweep.go  what Run does at a deadline: recalls, the end of cooling, orphans
 package allocator
 

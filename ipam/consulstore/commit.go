@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -88,11 +89,7 @@ func unavailable(err error) error {
 func wait(ctx context.Context, deadline time.Time, changed <-chan struct{}) bool {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	select {
-	case <-changed:
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
+	return wake.Wait(ctx, changed) == nil
 }
 
 // finish sets the answers of a group's ops, and returns the attempts to plan again.

@@ -8,8 +8,7 @@
 // stays with the services whose holdings name it. The package owns those two folders and nothing
 // else.
 //
-//   - consulstore.go: Store, its view of the tree, Watch
-//   - holders.go: which services' holdings name a resource
+//   - consulstore.go: Store, its view of the tree, which services' holdings name a resource, Watch
 //   - plan.go: from ops to batches of the tree
 //   - chunk.go: how much is written at once
 //   - commit.go: Commit
@@ -20,6 +19,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -218,4 +218,49 @@ func (s *Store) held(k vip.ServiceKey) (list []ipam.Resource, index uint64, err 
 		return nil, 0, p
 	}
 	return nil, 0, nil
+}
+
+// holderIndex finds the services whose holdings name a resource. A change costs O(what the service
+// holds).
+type holderIndex struct {
+	holds map[vip.ServiceKey][]ipam.Resource
+	by    map[ipam.Resource][]vip.ServiceKey
+}
+
+func newHolderIndex() holderIndex {
+	return holderIndex{make(map[vip.ServiceKey][]ipam.Resource), make(map[ipam.Resource][]vip.ServiceKey)}
+}
+
+// set replaces the holdings of a service, and returns the resources that it gained or lost.
+func (n *holderIndex) set(k vip.ServiceKey, now []ipam.Resource) (changed []ipam.Resource) {
+	was := n.holds[k]
+	for _, r := range was {
+		if slices.Contains(now, r) {
+			continue
+		}
+		changed = append(changed, r)
+		list := slices.DeleteFunc(n.by[r], func(other vip.ServiceKey) bool { return other == k })
+		if n.by[r] = list; len(list) == 0 {
+			delete(n.by, r)
+		}
+	}
+	for _, r := range now {
+		if !slices.Contains(was, r) && !slices.Contains(changed, r) {
+			changed = append(changed, r)
+			n.by[r] = append(n.by[r], k)
+		}
+	}
+	if n.holds[k] = now; len(now) == 0 {
+		delete(n.holds, k)
+	}
+	return changed
+}
+
+// holders returns the services whose holdings name the resource, sorted.
+func (n *holderIndex) holders(r ipam.Resource) (out []ipam.Holder) {
+	for _, k := range n.by[r] {
+		out = append(out, ipam.Holder{Service: k})
+	}
+	slices.SortFunc(out, func(a, b ipam.Holder) int { return strings.Compare(serviceKeyOf(a.Service), serviceKeyOf(b.Service)) })
+	return out
 }

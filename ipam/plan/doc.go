@@ -8,11 +8,10 @@
 //
 // Files:
 //
-//	state.go, index.go  leases, pools, and what the store can't read, with their indexes
+//	state.go, index.go  leases, pools with their status and alarms, and what the store can't read, with indexes
 //	plan.go             the ops that grant requests, and the steps that all kinds of resources share
 //	service.go          one service
 //	address.go, nodeport.go  its addresses, its node ports
 //	reserve.go          reservations
 //	release.go          releases
-//	status.go           the state of pools, and their alarms
 package plan
