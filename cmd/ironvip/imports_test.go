@@ -60,6 +60,9 @@ var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/access
 var only = map[string][]string{
 	"api/v1":                  {"vip"},
 	"api/client":              {"api/v1"},
+	"cmd/ironvip/cli/output":  {},
+	"cmd/ironvip/cli/render":  {"api/v1", "cmd/ironvip/cli/output", "internal/text"},
+	"cmd/ironvip/cli/command": {"agent", "api/client", "api/v1", "cmd/ironvip/cli/output", "cmd/ironvip/cli/render", "cmd/satellite", "internal/tomlfile", "vip"},
 	"announce/bfd":            {"internal/backoff", "internal/delayqueue", "internal/parallel", "internal/sockopt", "internal/wake"},
 	"announce/bgp":            {"announce", "internal/backoff", "internal/parallel", "internal/table", "internal/sockopt", "internal/wake"},
 	"announce/bgp/message":    {},

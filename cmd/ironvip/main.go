@@ -14,5 +14,5 @@ import (
 var version = "devel"
 
 func main() {
-	os.Exit(cli.Execute(context.Background(), cli.Options{Version: version}, os.Args[1:]))
+	os.Exit(cli.Execute(context.Background(), cli.ThisProcess(version), os.Args[1:]))
 }

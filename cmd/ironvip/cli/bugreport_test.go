@@ -12,17 +12,15 @@ import (
 	"testing"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/cmd/ironvip/cli/redact"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // untar returns the files of a report, without the directory.
 func untar(t *testing.T, archive []byte) map[string]string {
 	t.Helper()
-	unzipped, err := gzip.NewReader(bytes.NewReader(archive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	unzipped := must.Get(gzip.NewReader(bytes.NewReader(archive)))(t)
 	out := map[string]string{}
 	for r := tar.NewReader(unzipped); ; {
 		h, err := r.Next()
@@ -32,10 +30,7 @@ func untar(t *testing.T, archive []byte) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(io.ReadAll(r))(t)
 		_, name, _ := strings.Cut(h.Name, "/")
 		out[name] = string(text)
 	}
@@ -47,24 +42,20 @@ func TestBugreportHasNoSecrets(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	const secret = "n0body-may-see-this"
 	write("consul-token", secret+"-1\n")
 	write("heartbeat-keys", secret+"-2 and more\n"+secret+"-3 of sixteen\n")
 	write("ironvip.toml", "[consul]\naddress = \"https://admin:"+secret+"-4@consul.example:8501\"\ntoken_file = \""+dir+"/consul-token\"\n[announce]\nkey_file = \"heartbeat-keys\"\n")
 	write("services.d/web.toml", "# password: "+secret+"-5\n[[service]]\nname = \"web\"\n")
-	a := node(t)
+	a := fullAgent(t)
 	a.on("GET /v1/dataplane/diff", 200, v1.DataplaneDiff{Items: []v1.DiffEntry{{}}})
 	a.on("GET /v1/events", 200, v1.EventList{Items: []v1.Event{{ID: 1, Kind: "x", Message: "consul refused " + secret + "-1: Authorization: Bearer " + secret + "-6"},
 		{ID: 2, Kind: "y", Message: "token ironvip_" + strings.Repeat("n0body", 8) + " expired; -----BEGIN PRIVATE KEY-----\n" + secret + "-7\n-----END PRIVATE KEY-----"}}})
 	r := a.runWith(t, Options{Host: wellHost()}, "bugreport -f - --config "+dir)
-	if r.code != ExitOK {
+	if r.code != command.ExitOK {
 		t.Fatal(r.stderr)
 	}
 	files := untar(t, []byte(r.stdout))
@@ -81,35 +72,16 @@ func TestBugreportHasNoSecrets(t *testing.T) {
 	}
 }
 
-// A part that is too large is cut at a line, so that no part of a secret is left, and noted.
-func TestBugreportCutsParts(t *testing.T) {
-	var archive bytes.Buffer
-	r := &report{tar: tar.NewWriter(&archive), dir: "r", clean: redact.New(), most: 40}
-	err := r.add("big.txt", "a program", func(out io.Writer) error {
-		_, err := io.Copy(out, strings.NewReader("a line that stays\ntoken = n0body-may-see-this-long-one\nmore\n"))
-		return err
-	})
-	if err != nil || r.tar.Close() != nil {
-		t.Fatal(err)
-	}
-	if h, err := tar.NewReader(&archive).Next(); err != nil || h.Size != int64(len("a line that stays\n")) || !strings.Contains(r.parts.String(), "a program: cut after 40 bytes") {
-		t.Errorf("%+v, %v, %s", h, err, r.parts.String())
-	}
-}
-
 // Parts that fail are noted, and the archive is complete nevertheless.
 func TestBugreportWithoutAnAgent(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "report.tar.gz")
 	line := "bugreport --addr unix://" + dir + "/none --config " + dir + " -f " + file
 	r := run(t, Options{Host: wellHost()}, line)
-	if r.code != ExitOK || r.stdout != "" || !strings.Contains(r.stderr, "written to "+file) || !strings.Contains(r.stderr, "incomplete: see parts.txt") {
+	if r.code != command.ExitOK || r.stdout != "" || !strings.Contains(r.stderr, "written to "+file) || !strings.Contains(r.stderr, "incomplete: see parts.txt") {
 		t.Fatal(r)
 	}
-	archive, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	archive := must.Get(os.ReadFile(file))(t)
 	files := untar(t, archive)
 	for _, want := range []string{"status.json              ironvip status -o json: exit code 6", "ironvip.toml: no such file", "version.txt              ironvip version: complete"} {
 		expect.Contains(t, files["parts.txt"], want, "parts.txt has no %q:\n", want)
@@ -118,7 +90,7 @@ func TestBugreportWithoutAnAgent(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	if r := run(t, Options{Host: wellHost()}, line); r.code != ExitError { // an archive is not overwritten
+	if r := run(t, Options{Host: wellHost()}, line); r.code != command.ExitError { // an archive is not overwritten
 		t.Error(r)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -20,14 +21,18 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
 
+	"github.com/ironvip/ironvip/agent/offline"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -39,7 +44,7 @@ var now = time.Date(2026, 11, 8, 12, 13, 7, 0, time.UTC)
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"ironvip": func() {
-			os.Exit(Execute(context.Background(), Options{Version: "0.1.0"}, os.Args[1:]))
+			os.Exit(Execute(context.Background(), ThisProcess("0.1.0"), os.Args[1:]))
 		},
 	})
 }
@@ -114,41 +119,20 @@ func (a *fakeAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !known {
 		ans = answer{404, v1.ProblemDocument{Title: "Not found", Status: 404, Code: v1.CodeNotFound, Detail: "no canned answer for " + line}}
 	}
-	if events, ok := ans.body.([]v1.Event); ok && strings.Contains(r.Header.Get("Accept"), "application/x-ndjson") {
-		w.Header().Set("Content-Type", "application/x-ndjson")
-		for _, e := range events {
-			b, _ := json.Marshal(e)
-			fmt.Fprintf(w, "%s\n", b)
-		}
-		if a.hold {
-			w.(http.Flusher).Flush()
-			<-r.Context().Done()
-		}
-		return
-	}
-	if list, ok := ans.body.([]v1.ServiceChange); ok {
-		w.Header().Set("Content-Type", "application/x-ndjson")
-		for _, c := range list {
-			_ = json.NewEncoder(w).Encode(c)
-		}
-		return
-	}
-	if list, ok := ans.body.([]v1.Top); ok {
-		for _, t := range list {
-			_ = json.NewEncoder(w).Encode(t)
-		}
-		return
-	}
 	if next, ok := ans.body.(func() answer); ok {
 		ans = next()
 	}
 	if next, ok := ans.body.(func() any); ok {
 		ans.body = next()
 	}
-	if list, ok := ans.body.([]v1.Connection); ok {
+	if list := reflect.ValueOf(ans.body); list.Kind() == reflect.Slice { // a stream
 		w.Header().Set("Content-Type", "application/x-ndjson")
-		for _, c := range list {
-			_ = json.NewEncoder(w).Encode(c)
+		for i := range list.Len() {
+			_ = json.NewEncoder(w).Encode(list.Index(i).Interface())
+		}
+		if a.hold {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
 		}
 		return
 	}
@@ -183,23 +167,22 @@ func run(t *testing.T, o Options, line string) result {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	o.Stdout, o.Stderr = &stdout, &stderr
-	if o.Version == "" {
-		o.Version = "0.1.0"
-	}
-	if o.Stdin == nil {
-		o.Stdin = strings.NewReader("")
-	}
-	if o.Getenv == nil {
-		o.Getenv = func(string) string { return "" }
-	}
-	if o.Now == nil {
-		o.Now = func() time.Time { return now }
-	}
-	if o.LastGood == nil {
-		o.LastGood = func(string, string) (*configs.Config, []vip.Problem) { return nil, nil }
-	}
+	o.Version = "0.1.0"
+	o.Stdin = or[io.Reader](o.Stdin, strings.NewReader(""))
+	o.Getenv = or(o.Getenv, func(string) string { return "" })
+	o.Now = func() time.Time { return now }
+	o.LastGood = or(o.LastGood, func(string, string) (*configs.Config, []vip.Problem) { return nil, nil })
+	o.NewIdentity, o.Restore = or(o.NewIdentity, offline.NewIdentity), or(o.Restore, offline.Restore)
 	code := Execute(t.Context(), o, strings.Fields(line))
 	return result{stdout.String(), stderr.String(), code}
+}
+
+// or returns v, or otherwise if v is zero.
+func or[T any](v, otherwise T) T {
+	if reflect.ValueOf(&v).Elem().IsZero() {
+		return otherwise
+	}
+	return v
 }
 
 // run executes a command line against this agent.
@@ -213,7 +196,7 @@ func (a *fakeAgent) runWith(t *testing.T, o Options, line string) result {
 	env := o.Getenv
 	o.Getenv = func(name string) string {
 		switch {
-		case name == EnvAddr:
+		case name == command.EnvAddr:
 			return "unix://" + a.socket
 		case env != nil:
 			return env(name)
@@ -235,12 +218,8 @@ func golden(t *testing.T, name, got string) {
 func compareFile(t *testing.T, path, got string) {
 	t.Helper()
 	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.Succeed(t, os.WriteFile(path, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(path)
 	if err != nil {
@@ -267,4 +246,10 @@ func wellHost() *doctor.Host {
 		Writable: func(string) (bool, error) { return true, nil },
 		State:    func(string) error { return store.ErrLocked },
 	}
+}
+
+// root returns the tree of all commands.
+func root() *cobra.Command {
+	_, root := tree(ThisProcess("0.1.0"))
+	return root
 }

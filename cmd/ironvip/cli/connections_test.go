@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironvip/ironvip/agent/offline"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/test/expect"
 )
@@ -44,6 +45,7 @@ func TestConnectionsCommand(t *testing.T) {
 
 // A long list is printed in parts with one header, aligned with the widest cells so far.
 func TestConnectionsInParts(t *testing.T) {
+	const connectionsAtOnce = 500
 	a := newAgent(t)
 	list := make([]v1.Connection, 2*connectionsAtOnce+1)
 	for i := range list {
@@ -74,12 +76,12 @@ func TestSwitchCommand(t *testing.T) {
 		plan  v1.SwitchPlan
 		code  int
 	}{
-		{"--plan", plan, ExitChanges},
-		{"--plan", impossible, ExitError},
-		{"--plan", v1.SwitchPlan{From: "proxy", To: "proxy"}, ExitOK},
-		{"", v1.SwitchPlan{From: "proxy", To: "proxy"}, ExitOK},
-		{"", v1.SwitchPlan{From: "proxy", To: "proxy", Problems: []v1.Problem{problem}}, ExitError},
-		{"--no-wait", plan, ExitOK},
+		{"--plan", plan, command.ExitChanges},
+		{"--plan", impossible, command.ExitError},
+		{"--plan", v1.SwitchPlan{From: "proxy", To: "proxy"}, command.ExitOK},
+		{"", v1.SwitchPlan{From: "proxy", To: "proxy"}, command.ExitOK},
+		{"", v1.SwitchPlan{From: "proxy", To: "proxy", Problems: []v1.Problem{problem}}, command.ExitError},
+		{"--no-wait", plan, command.ExitOK},
 	} {
 		query := "?mode=proxy"
 		if c.flags == "--plan" {
@@ -87,7 +89,7 @@ func TestSwitchCommand(t *testing.T) {
 		}
 		a.on("POST /v1/dataplane/switch"+query, 200, c.plan)
 		out := a.run(t, "dataplane switch proxy "+c.flags).String()
-		if !strings.Contains(out, fmt.Sprintf("-- exit %d --", c.code)) && c.code != ExitOK || c.code == ExitOK && strings.Contains(out, "-- exit") && !strings.Contains(out, "-- exit 0 --") {
+		if !strings.Contains(out, fmt.Sprintf("-- exit %d --", c.code)) && c.code != command.ExitOK || c.code == command.ExitOK && strings.Contains(out, "-- exit") && !strings.Contains(out, "-- exit 0 --") {
 			t.Errorf("%s: want exit %d:\n%s", c.flags, c.code, out)
 		}
 		for _, p := range c.plan.Problems {
@@ -137,7 +139,7 @@ func TestSwitchWithoutAnAgent(t *testing.T) {
 	a := newAgent(t)
 	a.on("POST /v1/dataplane/switch?mode=nft", 200, v1.SwitchPlan{From: "proxy", To: "nft", Changes: true})
 	a.on("GET /v1/dataplane", 503, v1.ProblemDocument{Status: 503, Code: v1.CodeUnavailable, Detail: "gone"})
-	if r := a.run(t, "dataplane switch nft --timeout 1s"); r.code != ExitError || !strings.Contains(r.stderr, "nft does not serve, and no agent has answered for 1s") {
+	if r := a.run(t, "dataplane switch nft --timeout 1s"); r.code != command.ExitError || !strings.Contains(r.stderr, "nft does not serve, and no agent has answered for 1s") {
 		t.Errorf("%+v", r)
 	}
 }
@@ -157,12 +159,12 @@ func TestDataplaneClean(t *testing.T) {
 		code       int
 	}{
 		{"found", "--dry-run", offline.CleanResult{Items: items, Left: left, Notes: []string{"there is no state file"}}, nil,
-			offline.CleanRequest{Config: DefaultConfig, DryRun: true}, ExitChanges},
+			offline.CleanRequest{Config: command.DefaultConfig, DryRun: true}, command.ExitChanges},
 		{"removed", "--pools --force --config /c --state-dir /s", offline.CleanResult{Removed: true, Items: items, Notes: []string{"sysctls stay"}}, nil,
-			offline.CleanRequest{Config: "/c", StateDir: "/s", Pools: true, Force: true}, ExitOK},
-		{"nothing", "", offline.CleanResult{}, nil, offline.CleanRequest{Config: DefaultConfig}, ExitOK},
-		{"only others' things", "--dry-run", offline.CleanResult{Left: left}, nil, offline.CleanRequest{Config: DefaultConfig, DryRun: true}, ExitOK},
-		{"an agent runs", "", offline.CleanResult{}, &offline.Error{Err: errors.New("an agent runs"), Cause: offline.CauseRunning, Hint: "stop it first"}, offline.CleanRequest{Config: DefaultConfig}, ExitConflict},
+			offline.CleanRequest{Config: "/c", StateDir: "/s", Pools: true, Force: true}, command.ExitOK},
+		{"nothing", "", offline.CleanResult{}, nil, offline.CleanRequest{Config: command.DefaultConfig}, command.ExitOK},
+		{"only others' things", "--dry-run", offline.CleanResult{Left: left}, nil, offline.CleanRequest{Config: command.DefaultConfig, DryRun: true}, command.ExitOK},
+		{"an agent runs", "", offline.CleanResult{}, &offline.Error{Err: errors.New("an agent runs"), Cause: offline.CauseRunning, Hint: "stop it first"}, offline.CleanRequest{Config: command.DefaultConfig}, command.ExitConflict},
 	} {
 		for _, format := range output.Formats() {
 			line := strings.TrimSpace("dataplane clean " + c.line)

@@ -6,28 +6,14 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"net/netip"
 	"strings"
 	"testing"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/dashboard"
 	"github.com/ironvip/ironvip/test/expect"
 )
-
-func TestTunnel(t *testing.T) {
-	at := netip.MustParseAddrPort("127.0.0.1:8000")
-	for _, c := range []struct{ session, user, sudo, want string }{
-		{"", "ann", "", ""},
-		{"192.0.2.9 50000 10.0.0.1 22", "ann", "", "ssh -N -L 8000:127.0.0.1:8000 ann@10.0.0.1"},
-		{"192.0.2.9 50000 10.0.0.1 2222", "root", "ann", "ssh -N -p 2222 -L 8000:127.0.0.1:8000 ann@10.0.0.1"},
-		{"2001:db8::9 50000 2001:db8::1 22", "", "", "ssh -N -L 8000:127.0.0.1:8000 2001:db8::1"},
-		{"nonsense", "ann", "", ""},
-	} {
-		env := map[string]string{"SSH_CONNECTION": c.session, "USER": c.user, "SUDO_USER": c.sudo}
-		expect.Equal(t, tunnel(func(name string) string { return env[name] }, at), c.want, "%+v", c)
-	}
-}
 
 func TestDashboardCommand(t *testing.T) {
 	a := newAgent(t)
@@ -35,7 +21,7 @@ func TestDashboardCommand(t *testing.T) {
 	a.on("GET /v1/status", 200, healthyStatus())
 	for _, listen := range []string{"0.0.0.0:0", "10.0.0.1:80", "8000", "localhost:8000"} {
 		r := a.run(t, "dashboard --listen "+listen)
-		expect.Equal(t, r.code, ExitUsage, "%s: %+v", listen, r)
+		expect.Equal(t, r.code, command.ExitUsage, "%s: %+v", listen, r)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -43,7 +29,7 @@ func TestDashboardCommand(t *testing.T) {
 	var stderr bytes.Buffer
 	code := make(chan int)
 	go func() {
-		code <- Execute(ctx, Options{Stdout: to, Stderr: &stderr, Getenv: func(name string) string { return map[string]string{EnvAddr: a.socket}[name] }}, []string{"dashboard"})
+		code <- Execute(ctx, Options{Environment: command.Environment{Stdout: to, Stderr: &stderr, Getenv: func(name string) string { return map[string]string{command.EnvAddr: a.socket}[name] }}}, []string{"dashboard"})
 	}()
 	url, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
@@ -75,7 +61,7 @@ func TestDashboardCommand(t *testing.T) {
 	}
 	client.CloseIdleConnections()
 	cancel()
-	if got := <-code; got != ExitOK || !strings.Contains(stderr.String(), "dashboard of lb1 as ann (operator)") {
+	if got := <-code; got != command.ExitOK || !strings.Contains(stderr.String(), "dashboard of lb1 as ann (operator)") {
 		t.Errorf("exit %d, %s", got, &stderr)
 	}
 }

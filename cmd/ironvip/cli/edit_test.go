@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -28,9 +30,7 @@ func editor(t *testing.T, line string) func(string) string {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
 	script := filepath.Join(t.TempDir(), "editor")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\n"+line+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(script, []byte("#!/bin/sh\n"+line+"\n"), 0o755))
 	return func(name string) string { return map[string]string{"EDITOR": script}[name] }
 }
 
@@ -57,24 +57,24 @@ func TestServiceEdit(t *testing.T) {
 	}{
 		{name: "stored", editor: `sed -i 's/"wrr"/"wlc"/' "$1"`, put: answer{200, ofAPI()}, says: []string{"service web updated (revision 214), applied"}, puts: 1},
 		{name: "not changed", editor: `echo '# a comment' >> "$1"`, says: []string{"service web not changed"}},
-		{name: "a mistake", editor: `sed -i 's/scheduler = /schedular = /' "$1"`, code: ExitError, says: []string{"unknown key", "your text is in", "service apply -f"}, left: "schedular"},
-		{name: "no TOML", editor: `echo 'x = ' >> "$1"`, code: ExitError, says: []string{"your text is in"}, left: "x = "},
-		{name: "refused", editor: `sed -i 's/"wrr"/"wlc"/' "$1"`, put: answer{422, invalid}, code: ExitError, says: []string{"unknown scheduler", "your text is in"}, puts: 1, left: `"wlc"`},
+		{name: "a mistake", editor: `sed -i 's/scheduler = /schedular = /' "$1"`, code: command.ExitError, says: []string{"unknown key", "your text is in", "service apply -f"}, left: "schedular"},
+		{name: "no TOML", editor: `echo 'x = ' >> "$1"`, code: command.ExitError, says: []string{"your text is in"}, left: "x = "},
+		{name: "refused", editor: `sed -i 's/"wrr"/"wlc"/' "$1"`, put: answer{422, invalid}, code: command.ExitError, says: []string{"unknown scheduler", "your text is in"}, puts: 1, left: `"wlc"`},
 		{name: "changed meanwhile", editor: `sed -i 's/"wrr"/"wlc"/' "$1"`, put: answer{412, problem(412, v1.CodePreconditionFailed, `service "web" was changed: its spec is at revision 211`, "GET it again")},
-			code: ExitConflict, says: []string{"was changed", "your text is in"}, puts: 1, left: `"wlc"`},
-		{name: "another name", editor: `sed -i 's/name = "web"/name = "other"/' "$1"`, code: ExitError, says: []string{"has the service other, not web"}, left: "other"},
-		{name: "two services", editor: `printf '[[service]]\nname = "b"\nports = [{port = 1}]\n' >> "$1"`, code: ExitError, says: []string{"has 2 services, not one"}, left: `"b"`},
-		{name: "stored, not applied", editor: `sed -i 's/"wrr"/"wlc"/' "$1"`, put: answer{504, problem(504, v1.CodeApplyTimeout, "service stored, but not applied within 30s", "")}, code: ExitError, says: []string{"not applied within"}, puts: 1, left: `"wlc"`},
+			code: command.ExitConflict, says: []string{"was changed", "your text is in"}, puts: 1, left: `"wlc"`},
+		{name: "another name", editor: `sed -i 's/name = "web"/name = "other"/' "$1"`, code: command.ExitError, says: []string{"has the service other, not web"}, left: "other"},
+		{name: "two services", editor: `printf '[[service]]\nname = "b"\nports = [{port = 1}]\n' >> "$1"`, code: command.ExitError, says: []string{"has 2 services, not one"}, left: `"b"`},
+		{name: "stored, not applied", editor: `sed -i 's/"wrr"/"wlc"/' "$1"`, put: answer{504, problem(504, v1.CodeApplyTimeout, "service stored, but not applied within 30s", "")}, code: command.ExitError, says: []string{"not applied within"}, puts: 1, left: `"wlc"`},
 		{name: "emptied", editor: `: > "$1"`, says: []string{"service web not changed"}},
-		{name: "the editor removes the file", editor: `rm "$1"`, code: ExitError, says: []string{"no such file or directory"}},
-		{name: "the editor fails", editor: `exit 3`, code: ExitError, says: []string{"exit status 3", "set VISUAL or EDITOR"}},
-		{name: "the editor fails after a change", editor: `echo 'x' >> "$1"; exit 3`, code: ExitError, says: []string{"exit status 3", "your text is in"}, left: "x"},
+		{name: "the editor removes the file", editor: `rm "$1"`, code: command.ExitError, says: []string{"no such file or directory"}},
+		{name: "the editor fails", editor: `exit 3`, code: command.ExitError, says: []string{"exit status 3", "set VISUAL or EDITOR"}},
+		{name: "the editor fails after a change", editor: `echo 'x' >> "$1"; exit 3`, code: command.ExitError, says: []string{"exit status 3", "your text is in"}, left: "x"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := newAgent(t)
 			a.on("GET "+path, 200, ofAPI())
 			a.on("PUT "+path, 0, func() answer { return c.put })
-			r := a.runWith(t, Options{Getenv: editor(t, c.editor)}, "service edit web")
+			r := a.runWith(t, Options{Environment: command.Environment{Getenv: editor(t, c.editor)}}, "service edit web")
 			if r.code != c.code || r.stdout != "" {
 				t.Errorf("exit code %d, want %d\n%s", r.code, c.code, r)
 			}
@@ -108,7 +108,7 @@ func TestServiceEditWithoutDirectory(t *testing.T) {
 	a.on("GET /v1/services/default/web", 200, ofAPI())
 	env := editor(t, "exit 9")
 	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "none"))
-	if r := a.runWith(t, Options{Getenv: env}, "service edit web"); r.code != ExitError || !strings.Contains(r.stderr, "hint: set TMPDIR") || strings.Contains(r.stderr, "your text") {
+	if r := a.runWith(t, Options{Environment: command.Environment{Getenv: env}}, "service edit web"); r.code != command.ExitError || !strings.Contains(r.stderr, "hint: set TMPDIR") || strings.Contains(r.stderr, "your text") {
 		t.Error(r)
 	}
 }
@@ -116,10 +116,10 @@ func TestServiceEditWithoutDirectory(t *testing.T) {
 func TestServiceEditOfAnotherSource(t *testing.T) {
 	a := newAgent(t)
 	a.on("GET /v1/services/default/web", 200, web())
-	if r := a.runWith(t, Options{Getenv: editor(t, "exit 9")}, "service edit web"); r.code != ExitConflict || !strings.Contains(r.stderr, "services.d/web.toml:7") {
+	if r := a.runWith(t, Options{Environment: command.Environment{Getenv: editor(t, "exit 9")}}, "service edit web"); r.code != command.ExitConflict || !strings.Contains(r.stderr, "services.d/web.toml:7") {
 		t.Error(r)
 	}
-	if r := a.run(t, "backend weight web 10.1.0.11 3"); r.code != ExitConflict || !strings.Contains(r.stderr, "source static") {
+	if r := a.run(t, "backend weight web 10.1.0.11 3"); r.code != command.ExitConflict || !strings.Contains(r.stderr, "source static") {
 		t.Error(r)
 	}
 }
@@ -131,18 +131,18 @@ func TestBackendWeight(t *testing.T) {
 		says    string
 		weights string // of the definition that is stored; "": none
 	}{
-		{"backend weight web 10.1.0.12:8080 7", ExitOK, "backend web/10.1.0.12:8080 has weight 1 (revision 214), applied", "1 7"},
-		{"backend weight web/10.1.0.12 7 --no-wait", ExitOK, "web/10.1.0.12:8080", "1 7"}, // the only one of the address
-		{"backend weight web 10.1.0.11 0", ExitConflict, "last usable backend", ""},
-		{"backend weight web 10.1.0.11 0 --force", ExitOK, "", "0 1"},
-		{"backend weight web 10.1.0.12:8080 0", ExitOK, "", "1 0"},
-		{"backend weight web 10.1.0.99 1", ExitNotFound, "has no backend 10.1.0.99", ""},
-		{"backend weight web 10.1.0.11 65536", ExitUsage, "0 to 65535", ""},
-		{"backend weight web 10.1.0.11 many", ExitUsage, "invalid weight", ""},
-		{"backend weight web 10.1.0.11 -1", ExitUsage, `invalid weight "-1": must be 0 to 65535`, ""},
-		{"backend weight web 10.1.0.11 -25 --force", ExitUsage, `invalid weight "-25"`, ""},
-		{"backend weight web 10.1.0.11 1 -x", ExitUsage, "unknown shorthand flag: 'x'", ""},
-		{"backend weight web 10.1.0.11", ExitUsage, "", ""},
+		{"backend weight web 10.1.0.12:8080 7", command.ExitOK, "backend web/10.1.0.12:8080 has weight 1 (revision 214), applied", "1 7"},
+		{"backend weight web/10.1.0.12 7 --no-wait", command.ExitOK, "web/10.1.0.12:8080", "1 7"}, // the only one of the address
+		{"backend weight web 10.1.0.11 0", command.ExitConflict, "last usable backend", ""},
+		{"backend weight web 10.1.0.11 0 --force", command.ExitOK, "", "0 1"},
+		{"backend weight web 10.1.0.12:8080 0", command.ExitOK, "", "1 0"},
+		{"backend weight web 10.1.0.99 1", command.ExitNotFound, "has no backend 10.1.0.99", ""},
+		{"backend weight web 10.1.0.11 65536", command.ExitUsage, "0 to 65535", ""},
+		{"backend weight web 10.1.0.11 many", command.ExitUsage, "invalid weight", ""},
+		{"backend weight web 10.1.0.11 -1", command.ExitUsage, `invalid weight "-1": must be 0 to 65535`, ""},
+		{"backend weight web 10.1.0.11 -25 --force", command.ExitUsage, `invalid weight "-25"`, ""},
+		{"backend weight web 10.1.0.11 1 -x", command.ExitUsage, "unknown shorthand flag: 'x'", ""},
+		{"backend weight web 10.1.0.11", command.ExitUsage, "", ""},
 	} {
 		a := newAgent(t)
 		a.on("GET /v1/services/default/web", 200, ofAPI())
@@ -184,7 +184,7 @@ func TestServiceWatch(t *testing.T) {
 	var all strings.Builder
 	for _, line := range []string{"service watch", "service watch -o name", "service watch --only-changes", "service watch --only-changes -o json", "service watch web none --source rest -l a=b"} {
 		r := a.run(t, line)
-		if r.code != ExitUnreachable { // the canned stream ends
+		if r.code != command.ExitUnreachable { // the canned stream ends
 			t.Errorf("%s", r)
 		}
 		all.WriteString("$ ironvip " + line + "\n" + r.stdout)
@@ -204,6 +204,35 @@ func TestServiceWatchOfNothing(t *testing.T) {
 	for _, line := range []string{"service watch -l a=b", "service watch -l a=b --only-changes -o json"} {
 		if r := a.run(t, line); r.stdout != "" || !strings.Contains(r.stderr, "no matching services yet: waiting") {
 			t.Errorf("%s: %s", line, r)
+		}
+	}
+}
+
+// The definition has the backends that registered themselves only if it has others, and a message
+// names them then.
+func TestDefinitionOfRegisteredBackends(t *testing.T) {
+	own, registered := v1.BackendStatus{ID: "10.1.0.11", Address: "10.1.0.11"}, v1.BackendStatus{ID: "10.1.0.12:80", Address: "10.1.0.12", Port: 80, TTL: "10s"}
+	second := v1.BackendStatus{ID: "10.1.0.13:80", Address: "10.1.0.13", Port: 80, TTL: "10s"}
+	removed := v1.BackendStatus{ID: "10.1.0.14:80", Address: "10.1.0.14", Port: 80, TTL: "10s", Removed: true}
+	for _, c := range []struct {
+		backends []v1.BackendStatus
+		listed   bool
+		names    string
+	}{
+		{[]v1.BackendStatus{own}, true, ""},
+		{[]v1.BackendStatus{registered}, false, ""},
+		{[]v1.BackendStatus{own, registered}, true, "note: service web: 10.1.0.12:80 registered with a ttl; an apply after it is gone would add it without one\n"},
+		{[]v1.BackendStatus{own, registered, second, removed}, true,
+			"note: service web: 10.1.0.12:80, 10.1.0.13:80 registered with a ttl; an apply after they are gone would add them without one\n"},
+		{[]v1.BackendStatus{own, removed}, true, ""},
+	} {
+		s := ofAPI()
+		s.Status.Backends = c.backends
+		a := newAgent(t)
+		a.on("GET /v1/services/default/web", 200, s)
+		r := a.run(t, "service get web -o toml")
+		if strings.Contains(r.stdout, "backends") != c.listed || r.stderr != c.names {
+			t.Errorf("%+v:\n%s", c.backends, r)
 		}
 	}
 }

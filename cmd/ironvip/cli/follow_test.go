@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 	"github.com/ironvip/ironvip/test/expect"
 )
 
@@ -27,7 +29,7 @@ func TestFollowEvents(t *testing.T) {
 	} {
 		r := a.run(t, "events --follow -o "+format)
 		expect.Equal(t, r.stdout, want, "%s:\n%s\nwant\n", format, r.stdout)
-		if r.code != ExitUnreachable || !strings.Contains(r.stderr, "the agent ended the stream") {
+		if r.code != command.ExitUnreachable || !strings.Contains(r.stderr, "the agent ended the stream") {
 			t.Errorf("the agent went away:\n%s", r)
 		}
 	}
@@ -56,8 +58,8 @@ func TestFollowEndsQuietlyWhenInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	stdout := &cancelOnWrite{cancel: cancel}
 	var stderr bytes.Buffer
-	code := Execute(ctx, Options{Stdout: stdout, Stderr: &stderr}, []string{"events", "--follow", "-o", "name", "--addr", s.URL})
-	if code != ExitOK || stdout.text.String() != "backend_drained\n" || stderr.Len() != 0 {
+	code := Execute(ctx, Options{Environment: command.Environment{Stdout: stdout, Stderr: &stderr, Getenv: os.Getenv}}, []string{"events", "--follow", "-o", "name", "--addr", s.URL})
+	if code != command.ExitOK || stdout.text.String() != "backend_drained\n" || stderr.Len() != 0 {
 		t.Errorf("code %d, stdout %q, stderr %q", code, stdout.text.String(), stderr.String())
 	}
 }

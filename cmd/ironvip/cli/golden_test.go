@@ -7,11 +7,12 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/render"
 	"github.com/ironvip/ironvip/test/expect"
 )
 
-// node returns an agent with responses for all reading commands.
-func node(t *testing.T) *fakeAgent {
+// fullAgent returns an agent with responses for all reading commands.
+func fullAgent(t *testing.T) *fakeAgent {
 	a := newAgent(t)
 	a.on("GET /v1/status", 200, nodeStatus())
 	a.on("GET /v1/services?limit=1000", 200, v1.ServiceList{Items: []v1.Service{web(), db()}, Next: "p2", Revision: 230})
@@ -64,7 +65,7 @@ func node(t *testing.T) *fakeAgent {
 
 // Every reading command, in every format.
 func TestReadingCommands(t *testing.T) {
-	a := node(t)
+	a := fullAgent(t)
 	for _, command := range []string{
 		"status", "service list", "service get web", "service get shop/db web", "service get media", "service explain shop/db", "backend list",
 		"backend list shop/db", "backend list web shop/db", "backend list web --nodes", "override list", "token list", "vip list", "vip get 192.0.2.11", "pool list", "pool get public-v4", "source list", "node list", "dns list", "dns query shop.example.com", "dns query none.vip.internal aaaa", "dns query www.example.com", "dataplane show", "dataplane diff", "config plan", "events", "events --object 192.0.2.11",
@@ -85,7 +86,7 @@ func TestReadingCommands(t *testing.T) {
 }
 
 func TestReadingCommandsWithFilters(t *testing.T) {
-	a := node(t)
+	a := fullAgent(t)
 	var all strings.Builder
 	for _, line := range []string{
 		"service list --source static --state healthy -l team=shop",
@@ -135,13 +136,12 @@ func TestNothingToShow(t *testing.T) {
 }
 
 func TestColoursNeedATerminal(t *testing.T) {
-	a := node(t)
+	a := fullAgent(t)
 	r := a.run(t, "status")
 	expect.False(t, strings.Contains(r.stdout+r.stderr, "\x1b"), "escape sequences in output to a pipe: %q", r.stdout)
 	for level, word := range map[string]string{"ok": "OK", "warn": "WARN", "fail": "FAIL"} {
-		if c := levelCell(level); c.Style == output.Plain || strings.TrimSpace(c.Text) != word {
+		if c := render.Level(level); c.Style == output.Plain || strings.TrimSpace(c.Text) != word {
 			t.Errorf("%s: %+v, want a colour and the word %s", level, c, word)
 		}
-		expect.True(t, findingWord(&output.Printer{}, "fail") != "", "no word for a finding")
 	}
 }

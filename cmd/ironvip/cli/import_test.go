@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // The samples of the converters, as files of the user.
@@ -37,19 +40,15 @@ func TestImportedFilesAreValid(t *testing.T) {
 		t.Run(c.program, func(t *testing.T) {
 			dir := t.TempDir()
 			file, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
-			if err := os.WriteFile(file, []byte(c.text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.WriteFile(file, []byte(c.text), 0o644))
 			if got := run(t, Options{}, "import "+c.program+" "+file+" --dir "+out); got.code != 0 || got.stdout != "" || strings.Contains(got.stderr, ":1:") {
 				t.Fatal(got)
 			}
-			if err := os.WriteFile(filepath.Join(out, "announce-key"), []byte("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.WriteFile(filepath.Join(out, "announce-key"), []byte("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\n"), 0o600))
 			if got := run(t, Options{}, "config validate "+out); got.code != 0 || strings.Contains(got.stderr, "warning") {
 				t.Error(got)
 			}
-			if got := run(t, Options{}, "import "+c.program+" "+file+" --dir "+out); got.code != ExitError || !strings.Contains(got.stderr, "exists: not replaced") {
+			if got := run(t, Options{}, "import "+c.program+" "+file+" --dir "+out); got.code != command.ExitError || !strings.Contains(got.stderr, "exists: not replaced") {
 				t.Error("replaced existing files: ", got)
 			}
 		})
@@ -59,7 +58,7 @@ func TestImportedFilesAreValid(t *testing.T) {
 func TestImportOfAMissingFile(t *testing.T) {
 	for _, program := range []string{"keepalived", "ipvsadm", "haproxy"} {
 		got := run(t, Options{}, "import "+program+" /nonexistent/file")
-		if got.code != ExitError || got.stdout != "" || !strings.Contains(got.stderr, "/nonexistent/file") {
+		if got.code != command.ExitError || got.stdout != "" || !strings.Contains(got.stderr, "/nonexistent/file") {
 			t.Errorf("%s: %v", program, got)
 		}
 	}

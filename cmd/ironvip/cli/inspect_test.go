@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -20,7 +21,7 @@ func TestEventsOfANodePort(t *testing.T) {
 		{ID: 4, Time: now, Kind: "lease_released", Service: "web", Object: object(30080, vip.TCP), Message: "released"},
 	}})
 	r := a.run(t, "events --object 30080/tcp")
-	if r.code != ExitOK || !strings.Contains(r.stdout, "given") || !strings.Contains(r.stdout, "released") || strings.Contains(r.stdout, "another") {
+	if r.code != command.ExitOK || !strings.Contains(r.stdout, "given") || !strings.Contains(r.stdout, "released") || strings.Contains(r.stdout, "another") {
 		t.Error(r)
 	}
 }

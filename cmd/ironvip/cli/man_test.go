@@ -8,30 +8,26 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 	"github.com/ironvip/ironvip/configs/reference"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 )
 
 // The manual has a page for each command and each key, and a linter accepts it.
 func TestManualPages(t *testing.T) {
 	dir := t.TempDir()
-	if r := run(t, Options{}, "man "+dir); r.code != ExitOK || r.stdout+r.stderr != "" {
+	if r := run(t, Options{}, "man "+dir); r.code != command.ExitOK || r.stdout+r.stderr != "" {
 		t.Fatal(r)
 	}
 	pages := map[string]string{}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(dir))(t)
 	for _, e := range entries {
-		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(filepath.Join(dir, e.Name())))(t)
 		pages[e.Name()] = string(text)
 	}
-	root := (&app{Options: Options{}.withDefaults()}).root()
+	root := root()
 	for _, c := range root.Commands() {
 		if _, written := pages["ironvip-"+c.Name()+".1"]; written == c.Hidden {
 			t.Errorf("a page of %s: %v, hidden: %v", c.Name(), written, c.Hidden)

@@ -12,10 +12,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/input"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -42,9 +44,7 @@ func applied() v1.ApplyResult {
 
 func TestMutatingCommands(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "two.toml")
-	if err := os.WriteFile(file, []byte(twoServices), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(twoServices), 0o644))
 	drained := v1.Backend{Service: "web", Revision: 221, BackendStatus: v1.BackendStatus{ID: "10.1.0.13:8080", Address: "10.1.0.13", Port: 8080,
 		Weight: 1, State: "drain", SourceState: "ready"}}
 	back := v1.Backend{Service: "web", Revision: 222, BackendStatus: v1.BackendStatus{ID: "10.1.0.13:8080", Address: "10.1.0.13", Port: 8080,
@@ -73,50 +73,50 @@ func TestMutatingCommands(t *testing.T) {
 		answer  any
 		code    int
 	}{
-		{"service apply -f FILE", "POST /v1/services:apply", 200, applied(), ExitOK},
-		{"service apply -f FILE --no-wait", "POST /v1/services:apply", 200, applied(), ExitOK},
-		{"service apply -f FILE -o name", "POST /v1/services:apply", 200, applied(), ExitOK},
-		{"service apply -f FILE -o json", "POST /v1/services:apply", 207, refused, ExitConflict},
-		{"service apply -f FILE", "POST /v1/services:apply", 207, mixed, ExitError},
+		{"service apply -f FILE", "POST /v1/services:apply", 200, applied(), command.ExitOK},
+		{"service apply -f FILE --no-wait", "POST /v1/services:apply", 200, applied(), command.ExitOK},
+		{"service apply -f FILE -o name", "POST /v1/services:apply", 200, applied(), command.ExitOK},
+		{"service apply -f FILE -o json", "POST /v1/services:apply", 207, refused, command.ExitConflict},
+		{"service apply -f FILE", "POST /v1/services:apply", 207, mixed, command.ExitError},
 		{"service apply -f FILE --atomic", "POST /v1/services:apply?atomic=true", 422,
 			problem(422, v1.CodeInvalidService, "1 of 2 services invalid; nothing was changed", "correct it",
-				v1.Problem{Code: "invalid", Service: "web", Field: "ports[0].port", Message: "invalid port 0: must be 1 to 65535"}), ExitError},
+				v1.Problem{Code: "invalid", Service: "web", Field: "ports[0].port", Message: "invalid port 0: must be 1 to 65535"}), command.ExitError},
 		{"service apply -f FILE", "POST /v1/services:apply", 422,
 			problem(422, v1.CodeInvalidService, "1 of 1 service invalid; nothing was changed", "see errors",
-				v1.Problem{Code: "name_taken", Service: "web", Field: "services[0].name", Message: `belongs to source "static"`, Hint: "change it there"}), ExitConflict},
+				v1.Problem{Code: "name_taken", Service: "web", Field: "services[0].name", Message: `belongs to source "static"`, Hint: "change it there"}), command.ExitConflict},
 		{"service apply -f FILE", "POST /v1/services:apply", 502,
 			problem(502, v1.CodeApplyFailed, "service \"web\" stored, but not fully applied", "see errors; the agent keeps trying",
-				v1.Problem{Code: "pool_full", Service: "web", Message: "no free address in pool public-v4"}), ExitError},
-		{"service apply -f FILE --dry-run", "POST /v1/services:apply?dry_run=true", 200, dry, ExitChanges},
-		{"service apply -f FILE --dry-run -o name", "POST /v1/services:apply?dry_run=true", 200, wrong, ExitError},
+				v1.Problem{Code: "pool_full", Service: "web", Message: "no free address in pool public-v4"}), command.ExitError},
+		{"service apply -f FILE --dry-run", "POST /v1/services:apply?dry_run=true", 200, dry, command.ExitChanges},
+		{"service apply -f FILE --dry-run -o name", "POST /v1/services:apply?dry_run=true", 200, wrong, command.ExitError},
 		{"service apply -f FILE", "POST /v1/services:apply", 504,
-			problem(504, v1.CodeApplyTimeout, "stored as revision 220, but not in the dataplane within 30s", "ironvip dataplane show"), ExitError},
-		{"service delete shop/db", "DELETE /v1/services/shop/db", 200, v1.Deleted{Service: "shop/db", Revision: 223, Applied: true}, ExitOK},
-		{"service delete shop/db --no-wait -o yaml", "DELETE /v1/services/shop/db", 200, v1.Deleted{Service: "shop/db", Revision: 223}, ExitOK},
-		{"service delete gone --ignore-not-found", "DELETE /v1/services/default/gone", 404, problem(404, v1.CodeNotFound, "no service gone", ""), ExitOK},
-		{"service delete gone --ignore-not-found -o name", "DELETE /v1/services/default/gone", 404, problem(404, v1.CodeNotFound, "no service gone", ""), ExitOK},
-		{"backend drain web 10.1.0.13:8080", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
-		{"backend maint web/10.1.0.13:8080 --no-wait", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
-		{"backend ready web 10.1.0.13:8080 -o name", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, back, ExitOK},
-		{"backend ready web 10.1.0.12 --no-wait", "PUT /v1/services/default/web/backends/10.1.0.12/state", 200, sick, ExitOK},
-		{"backend maint web 10.1.0.13:8080 --force", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state?force=true", 200, local, ExitOK},
-		{"backend drain web 10.1.0.13:8080 --for 2h", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
+			problem(504, v1.CodeApplyTimeout, "stored as revision 220, but not in the dataplane within 30s", "ironvip dataplane show"), command.ExitError},
+		{"service delete shop/db", "DELETE /v1/services/shop/db", 200, v1.Deleted{Service: "shop/db", Revision: 223, Applied: true}, command.ExitOK},
+		{"service delete shop/db --no-wait -o yaml", "DELETE /v1/services/shop/db", 200, v1.Deleted{Service: "shop/db", Revision: 223}, command.ExitOK},
+		{"service delete gone --ignore-not-found", "DELETE /v1/services/default/gone", 404, problem(404, v1.CodeNotFound, "no service gone", ""), command.ExitOK},
+		{"service delete gone --ignore-not-found -o name", "DELETE /v1/services/default/gone", 404, problem(404, v1.CodeNotFound, "no service gone", ""), command.ExitOK},
+		{"backend drain web 10.1.0.13:8080", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, command.ExitOK},
+		{"backend maint web/10.1.0.13:8080 --no-wait", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, command.ExitOK},
+		{"backend ready web 10.1.0.13:8080 -o name", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, back, command.ExitOK},
+		{"backend ready web 10.1.0.12 --no-wait", "PUT /v1/services/default/web/backends/10.1.0.12/state", 200, sick, command.ExitOK},
+		{"backend maint web 10.1.0.13:8080 --force", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state?force=true", 200, local, command.ExitOK},
+		{"backend drain web 10.1.0.13:8080 --for 2h", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, command.ExitOK},
 		{"backend drain web 10.1.0.13:8080", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 409,
-			problem(409, v1.CodeLastBackend, `10.1.0.13:8080 is the last usable backend of service "web": new connections would be refused`, "permit it with ?force=true"), ExitConflict},
-		{"backend drain web 10.1.0.13:8080 --force", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state?force=true", 200, drained, ExitOK},
-		{"override clear web/10.1.0.13:8080", "DELETE /v1/overrides/default/web/10.1.0.13:8080", 200, v1.Deleted{Service: "web", Backend: "10.1.0.13:8080", Revision: 226, Applied: true}, ExitOK},
-		{"override clear web/10.1.0.14", "DELETE /v1/overrides/default/web/10.1.0.14", 404, problem(404, v1.CodeNotFound, "backend 10.1.0.14 of service \"web\" has no override", "list overrides: GET /v1/overrides"), ExitNotFound},
-		{"vip reserve 192.0.2.41 --for web", "POST /v1/vips", 201, vips().Items[3], ExitOK},
-		{"vip reserve --pool public-v4 -o name", "POST /v1/vips", 201, vips().Items[4], ExitOK},
-		{"vip reserve 192.0.2.41", "POST /v1/vips", 409, problem(409, v1.CodeAddressTaken, `192.0.2.41 is held by service "db" of source static since 2026-11-08T12:00:00Z`, "choose another address"), ExitConflict},
-		{"vip release 192.0.2.11", "DELETE /v1/vips/192.0.2.11", 200, vips().Items[1], ExitOK},
-		{"vip release 192.0.2.41", "DELETE /v1/vips/192.0.2.41", 200, v1.VIP{Kind: v1.KindAddress, Address: "192.0.2.41", Pool: "public-v4", State: "free", Since: now, Holders: []v1.VIPHolder{}, Revision: 301}, ExitOK},
-		{"vip release 192.0.2.10", "DELETE /v1/vips/192.0.2.10", 409, problem(409, v1.CodeAddressTaken, `192.0.2.10 is held by service "web" of source static since 2026-11-08T12:00:00Z, and is not reserved`, "delete the service"), ExitConflict},
-		{"source resync static", "POST /v1/sources/static/resync", 200, sourceList().Items[1], ExitOK},
+			problem(409, v1.CodeLastBackend, `10.1.0.13:8080 is the last usable backend of service "web": new connections would be refused`, "permit it with ?force=true"), command.ExitConflict},
+		{"backend drain web 10.1.0.13:8080 --force", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state?force=true", 200, drained, command.ExitOK},
+		{"override clear web/10.1.0.13:8080", "DELETE /v1/overrides/default/web/10.1.0.13:8080", 200, v1.Deleted{Service: "web", Backend: "10.1.0.13:8080", Revision: 226, Applied: true}, command.ExitOK},
+		{"override clear web/10.1.0.14", "DELETE /v1/overrides/default/web/10.1.0.14", 404, problem(404, v1.CodeNotFound, "backend 10.1.0.14 of service \"web\" has no override", "list overrides: GET /v1/overrides"), command.ExitNotFound},
+		{"vip reserve 192.0.2.41 --for web", "POST /v1/vips", 201, vips().Items[3], command.ExitOK},
+		{"vip reserve --pool public-v4 -o name", "POST /v1/vips", 201, vips().Items[4], command.ExitOK},
+		{"vip reserve 192.0.2.41", "POST /v1/vips", 409, problem(409, v1.CodeAddressTaken, `192.0.2.41 is held by service "db" of source static since 2026-11-08T12:00:00Z`, "choose another address"), command.ExitConflict},
+		{"vip release 192.0.2.11", "DELETE /v1/vips/192.0.2.11", 200, vips().Items[1], command.ExitOK},
+		{"vip release 192.0.2.41", "DELETE /v1/vips/192.0.2.41", 200, v1.VIP{Kind: v1.KindAddress, Address: "192.0.2.41", Pool: "public-v4", State: "free", Since: now, Holders: []v1.VIPHolder{}, Revision: 301}, command.ExitOK},
+		{"vip release 192.0.2.10", "DELETE /v1/vips/192.0.2.10", 409, problem(409, v1.CodeAddressTaken, `192.0.2.10 is held by service "web" of source static since 2026-11-08T12:00:00Z, and is not reserved`, "delete the service"), command.ExitConflict},
+		{"source resync static", "POST /v1/sources/static/resync", 200, sourceList().Items[1], command.ExitOK},
 		{"reload --wait", "POST /v1/reload", 200, v1.ReloadResult{Revision: 224, Message: "1 pool added", Warnings: []v1.Problem{
-			{Code: "restart", Field: "api.listen", Message: "waits for a restart", Hint: "systemctl restart ironvip"}}}, ExitOK},
+			{Code: "restart", Field: "api.listen", Message: "waits for a restart", Hint: "systemctl restart ironvip"}}}, command.ExitOK},
 		{"reload", "POST /v1/reload", 422, problem(422, v1.CodeInvalidConfig, "configuration invalid: the current one stays in effect", "ironvip config validate",
-			v1.Problem{Code: "unknown_key", Place: "/etc/ironvip/ironvip.toml:3", Field: "pol", Message: "unknown key", Hint: `did you mean "pool"?`}), ExitError},
+			v1.Problem{Code: "unknown_key", Place: "/etc/ironvip/ironvip.toml:3", Field: "pol", Message: "unknown key", Hint: `did you mean "pool"?`}), command.ExitError},
 	} {
 		a := newAgent(t)
 		a.on(c.request, c.status, c.answer)
@@ -157,18 +157,14 @@ func TestApplyReadsTOMLAndJSON(t *testing.T) {
 			o.Stdin = strings.NewReader(text)
 		} else {
 			file = filepath.Join(t.TempDir(), name)
-			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.WriteFile(file, []byte(text), 0o644))
 		}
-		if r := a.runWith(t, o, "service apply -f "+file); r.code != ExitOK {
+		if r := a.runWith(t, o, "service apply -f "+file); r.code != command.ExitOK {
 			t.Errorf("%s:\n%s", name, r)
 			continue
 		}
 		var sent v1.ApplyRequest
-		if err := json.Unmarshal([]byte(a.requests()[0].Body), &sent); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal([]byte(a.requests()[0].Body), &sent))
 		if len(sent.Services) != 1 {
 			t.Errorf("%s sent %d services", name, len(sent.Services))
 			continue
@@ -200,43 +196,17 @@ func TestApplyRefusesMistakesBeforeSending(t *testing.T) {
 	} {
 		a := newAgent(t)
 		file := filepath.Join(t.TempDir(), c.name)
-		if err := os.WriteFile(file, []byte(c.text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(file, []byte(c.text), 0o644))
 		r := a.run(t, "service apply -f "+file)
 		says := append(c.says, fmt.Sprintf("%s; nothing was changed\n", output.Plural(len(c.says), "mistake")))
 		for _, s := range says {
 			expect.Contains(t, r.stderr, s, "%s: stderr does not say %q:\n%s", c.name, s, r)
 		}
-		if r.code != ExitError || r.stdout != "" || len(a.requests()) != 0 {
+		if r.code != command.ExitError || r.stdout != "" || len(a.requests()) != 0 {
 			t.Errorf("%s: sent %v\n%s", c.name, a.requests(), r)
 		}
 	}
 }
-
-func TestApplyReadsNoMoreThanItMay(t *testing.T) {
-	a := app{Options: Options{Stdin: zeros{}}}
-	const limit = 2 << 20
-	_, _, problem := a.readInput("-", limit)
-	if problem == nil || problem.Error() != "stdin: must be at most 2 MiB" {
-		t.Errorf("%v", problem)
-	}
-	file := filepath.Join(t.TempDir(), "sparse")
-	if err := os.WriteFile(file, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(file, limit+1); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, problem = a.readInput(file, limit); problem == nil || problem.Place != file {
-		t.Errorf("%v", problem)
-	}
-}
-
-// zeros is an unlimited input.
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
 // The output of "service get" for programs is valid input of "service apply".
 func TestGetPrintsWhatApplyReads(t *testing.T) {
@@ -258,7 +228,7 @@ func TestGetPrintsWhatApplyReads(t *testing.T) {
 	for _, format := range []string{"toml", "json", "yaml"} {
 		for names, want := range map[string][]spec.Service{"media registered": want, "media": want[:1]} {
 			r := a.run(t, "service get "+names+" -o "+format)
-			if r.code != ExitOK {
+			if r.code != command.ExitOK {
 				t.Fatalf("%s: %s", format, r)
 			}
 			for _, file := range []string{"stdin", "x." + format} {
@@ -275,7 +245,7 @@ func TestGetPrintsWhatApplyReads(t *testing.T) {
 			}
 		}
 	}
-	if r := a.run(t, "service list -o toml"); r.code != ExitUsage {
+	if r := a.run(t, "service list -o toml"); r.code != command.ExitUsage {
 		t.Errorf("list -o toml: %s", r)
 	}
 }
@@ -293,12 +263,12 @@ func TestDrainWaits(t *testing.T) {
 		code    int
 		flags   string
 	}{
-		{"idle at once", 200, []any{open("drain", 0)}, ExitOK, ""},
-		{"idle after some time", 200, []any{open("drain", 41), open("drain", 41), open("drain", 1), open("drain", 0)}, ExitOK, ""},
-		{"connections remain", 200, []any{open("drain", 2)}, ExitDegraded, " --timeout 1s"},
-		{"set to ready meanwhile", 200, []any{open("drain", 2), open("ready", 2)}, ExitDegraded, ""},
-		{"removed meanwhile", 404, []any{problem(404, v1.CodeNotFound, "no backend", "")}, ExitOK, ""},
-		{"a dataplane that can't be read", 503, []any{problem(503, v1.CodeDataplane, "count the connections of the dataplane: timed out", "")}, ExitError, ""},
+		{"idle at once", 200, []any{open("drain", 0)}, command.ExitOK, ""},
+		{"idle after some time", 200, []any{open("drain", 41), open("drain", 41), open("drain", 1), open("drain", 0)}, command.ExitOK, ""},
+		{"connections remain", 200, []any{open("drain", 2)}, command.ExitDegraded, " --timeout 1s"},
+		{"set to ready meanwhile", 200, []any{open("drain", 2), open("ready", 2)}, command.ExitDegraded, ""},
+		{"removed meanwhile", 404, []any{problem(404, v1.CodeNotFound, "no backend", "")}, command.ExitOK, ""},
+		{"a dataplane that can't be read", 503, []any{problem(503, v1.CodeDataplane, "count the connections of the dataplane: timed out", "")}, command.ExitError, ""},
 	} {
 		a := newAgent(t)
 		a.on("PUT "+path+"/state", 200, v1.Backend{Service: "web", Revision: 221, BackendStatus: v1.BackendStatus{ID: "10.1.0.13:8080", State: "drain", SourceState: "ready"}})

@@ -15,13 +15,16 @@ import (
 
 	"github.com/ironvip/ironvip/agent/offline"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/node"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -29,26 +32,16 @@ func TestDoctor(t *testing.T) {
 	a := newAgent(t)
 	a.on("GET /v1/status", 200, healthyStatus())
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "ironvip.toml"), []byte("[[pool]]\nname = \"public-v4\"\ncidrs = [\"192.0.2.0/24\"]\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "ironvip.toml"), []byte("[[pool]]\nname = \"public-v4\"\ncidrs = [\"192.0.2.0/24\"]\n"), 0o644))
 	broken := t.TempDir()
-	if err := os.WriteFile(filepath.Join(broken, "ironvip.toml"), []byte("[[pol]]\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(broken, "ironvip.toml"), []byte("[[pol]]\n"), 0o644))
 	insist := t.TempDir()
-	if err := os.WriteFile(filepath.Join(insist, "ironvip.toml"), []byte("[dataplane]\nmode = \"ipvs\"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(insist, "ironvip.toml"), []byte("[dataplane]\nmode = \"ipvs\"\n"), 0o644))
 	realServer := t.TempDir()
-	if err := os.WriteFile(filepath.Join(realServer, "ironvip.toml"), []byte("[dataplane]\nrole = \"real-server\"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(realServer, "ironvip.toml"), []byte("[dataplane]\nrole = \"real-server\"\n"), 0o644))
 	unread := t.TempDir()
 	for file, text := range map[string]string{"ironvip.toml": "[[source]]\ntype = \"consul\"\n", "services.d/web.toml": ""} {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(unread, file)), 0o755), os.WriteFile(filepath.Join(unread, file), []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(unread, file)), 0o755), os.WriteFile(filepath.Join(unread, file), []byte(text), 0o644)))
 	}
 	noIPVS := func(h *doctor.Host) {
 		h.Needs = func(k *plane.Kind) []ipvs.Finding {
@@ -74,24 +67,24 @@ func TestDoctor(t *testing.T) {
 		level  string // the agent's level; "": no agent
 		code   int
 	}{
-		{"healthy", dir, func(*doctor.Host) {}, v1.LevelOK, ExitOK},
+		{"healthy", dir, func(*doctor.Host) {}, v1.LevelOK, command.ExitOK},
 		{"kube-proxy", dir, func(h *doctor.Host) {
 			h.Files.(fstest.MapFS)["proc/9/comm"] = &fstest.MapFile{Data: []byte("kube-proxy\n")}
 			h.Files.(fstest.MapFS)["proc/9/cmdline"] = &fstest.MapFile{Data: []byte("kube-proxy\x00--proxy-mode=ipvs\x00")}
-		}, v1.LevelOK, ExitDegraded},
-		{"no ipvs, auto", dir, noIPVS, v1.LevelOK, ExitDegraded},
-		{"no ipvs, configured", insist, noIPVS, v1.LevelOK, ExitError},
-		{"no ipvs, a real server", realServer, noIPVS, v1.LevelOK, ExitError},
-		{"a setting", insist, oneSetting, v1.LevelOK, ExitDegraded},
-		{"mistake in the config", broken, func(*doctor.Host) {}, v1.LevelOK, ExitError},
-		{"services that no source reads", unread, func(*doctor.Host) {}, v1.LevelOK, ExitDegraded},
-		{"no config", filepath.Join(dir, "none"), func(*doctor.Host) {}, v1.LevelOK, ExitDegraded},
+		}, v1.LevelOK, command.ExitDegraded},
+		{"no ipvs, auto", dir, noIPVS, v1.LevelOK, command.ExitDegraded},
+		{"no ipvs, configured", insist, noIPVS, v1.LevelOK, command.ExitError},
+		{"no ipvs, a real server", realServer, noIPVS, v1.LevelOK, command.ExitError},
+		{"a setting", insist, oneSetting, v1.LevelOK, command.ExitDegraded},
+		{"mistake in the config", broken, func(*doctor.Host) {}, v1.LevelOK, command.ExitError},
+		{"services that no source reads", unread, func(*doctor.Host) {}, v1.LevelOK, command.ExitDegraded},
+		{"no config", filepath.Join(dir, "none"), func(*doctor.Host) {}, v1.LevelOK, command.ExitDegraded},
 		{"no agent, no state directory", dir, func(h *doctor.Host) {
 			h.Writable = func(path string) (bool, error) {
 				return false, &fs.PathError{Op: "stat", Path: path, Err: fs.ErrNotExist}
 			}
-		}, "", ExitDegraded},
-		{"agent unhealthy", dir, func(*doctor.Host) {}, v1.LevelWarn, ExitDegraded},
+		}, "", command.ExitDegraded},
+		{"agent unhealthy", dir, func(*doctor.Host) {}, v1.LevelWarn, command.ExitDegraded},
 	} {
 		h := wellHost()
 		c.change(h)
@@ -120,9 +113,7 @@ func TestDoctorUsesTheLastGoodConfiguration(t *testing.T) {
 	file, copyAt := filepath.Join(dir, "ironvip.toml"), filepath.Join(state, "ironvip.toml.last-good")
 	write := func(file, text string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(file, []byte(text), 0o644))
 	}
 	ofState := fmt.Sprintf("[node]\nstate_dir = %q\n", state)
 	good := ofState + fmt.Sprintf("[api]\nsocket = %q\n[dataplane]\nmode = \"nft\"\n", a.socket)
@@ -153,8 +144,8 @@ func TestDoctorUsesTheLastGoodConfiguration(t *testing.T) {
 // Doctor works on any machine without a panic.
 func TestDoctorOnThisHost(t *testing.T) {
 	r := run(t, Options{}, "doctor --addr unix:///nonexistent.sock")
-	if r.code != ExitError && r.code != ExitDegraded {
-		t.Errorf("exit code %d without an agent, want %d or %d\n%s", r.code, ExitError, ExitDegraded, r)
+	if r.code != command.ExitError && r.code != command.ExitDegraded {
+		t.Errorf("exit code %d without an agent, want %d or %d\n%s", r.code, command.ExitError, command.ExitDegraded, r)
 	}
 	if !strings.Contains(r.stdout, "kernel ") || !strings.Contains(r.stdout, "/nonexistent.sock") || r.stderr != "" {
 		t.Errorf("%s", r)
@@ -165,11 +156,11 @@ func TestVersion(t *testing.T) {
 	a := newAgent(t)
 	a.on("GET /v1/status", 200, nodeStatus())
 	r := a.run(t, "version")
-	if want := regexp.MustCompile(`^ironvip 0\.1\.0 \(go1\S+, linux/\w+\)\nagent   0\.1\.0 on lb1\n$`); r.code != ExitOK || !want.MatchString(r.stdout) {
+	if want := regexp.MustCompile(`^ironvip 0\.1\.0 \(go1\S+, linux/\w+\)\nagent   0\.1\.0 on lb1\n$`); r.code != command.ExitOK || !want.MatchString(r.stdout) {
 		t.Errorf("with an agent:\n%s", r)
 	}
 	r = run(t, Options{}, "version --addr unix:///nonexistent.sock")
-	if want := regexp.MustCompile(`^ironvip 0\.1\.0 \(\S+ \S+\)\n$`); r.code != ExitOK || !want.MatchString(r.stdout) || r.stderr != "" {
+	if want := regexp.MustCompile(`^ironvip 0\.1\.0 \(\S+ \S+\)\n$`); r.code != command.ExitOK || !want.MatchString(r.stdout) || r.stderr != "" {
 		t.Errorf("without an agent:\n%s", r)
 	}
 	if r := run(t, Options{}, "--version"); r.stdout != "ironvip 0.1.0\n" {
@@ -181,7 +172,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestCompletion(t *testing.T) {
-	a := node(t)
+	a := fullAgent(t)
 	for line, want := range map[string]string{
 		"service get ":                          "web\thealthy 192.0.2.10\nshop/db\tdegraded 192.0.2.11,2001:db8::11\nlate\tpending\n:4\n",
 		"service get web ":                      "shop/db\tdegraded 192.0.2.11,2001:db8::11\nlate\tpending\n:4\n",
@@ -212,12 +203,12 @@ func TestCompletion(t *testing.T) {
 		expect.Equal(t, got, want, "%q:\n%s\nwant\n", line, got)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		if r := run(t, Options{}, "completion "+shell); r.code != ExitOK || !strings.Contains(r.stdout, "__complete") {
+		if r := run(t, Options{}, "completion "+shell); r.code != command.ExitOK || !strings.Contains(r.stdout, "__complete") {
 			t.Errorf("completion %s: code %d, %d bytes", shell, r.code, len(r.stdout))
 		}
 	}
 	for line, says := range map[string]string{"completion bashh": `did you mean "ironvip completion bash"?`, "completion": "command missing: use bash, fish"} {
-		if r := run(t, Options{}, line); r.code != ExitUsage || r.stdout != "" || !strings.Contains(r.stderr, says) {
+		if r := run(t, Options{}, line); r.code != command.ExitUsage || r.stdout != "" || !strings.Contains(r.stderr, says) {
 			t.Errorf("%s: %s", line, r)
 		}
 	}
@@ -228,17 +219,15 @@ func TestValidateWarnsOfSettingsWithoutEffect(t *testing.T) {
 	dir := t.TempDir()
 	for file, text := range map[string]string{"ironvip.toml": "[[pool]]\nname = \"lan\"\ncidrs = [\"192.0.2.0/24\"]\n[[source]]\ntype = \"static\"\npath = \"services.d\"\n",
 		"services.d/web.toml": "\n[[service]]\nname = \"web\"\nports = [{ port = 80 }]\nmax_queue = 5\nbackends = [{ address = \"10.1.0.11\" }]\n"} {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755), os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755), os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644)))
 	}
 	warned := func(r result) bool {
 		return strings.Contains(r.stderr, `services.d/web.toml:5: service "web": max_queue: has no effect`) && strings.Contains(r.stderr, "hint: add max_connections")
 	}
-	if r := run(t, Options{}, "config validate "+dir); r.code != ExitOK || !warned(r) {
+	if r := run(t, Options{}, "config validate "+dir); r.code != command.ExitOK || !warned(r) {
 		t.Error(r)
 	}
-	if r := run(t, Options{}, "config validate --strict "+dir); r.code != ExitError || !strings.Contains(r.stdout, "max_queue: has no effect") || r.stderr != "1 mistake\n" {
+	if r := run(t, Options{}, "config validate --strict "+dir); r.code != command.ExitError || !strings.Contains(r.stdout, "max_queue: has no effect") || r.stderr != "1 mistake\n" {
 		t.Errorf("--strict: %s", r)
 	}
 	// A mistake elsewhere hides no warning.
@@ -252,10 +241,8 @@ func TestValidateWarnsOfSettingsWithoutEffect(t *testing.T) {
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, append(slices.Clip(before), mistake...), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if r := run(t, Options{}, "config validate "+dir); r.code != ExitError || !warned(r) || !strings.Contains(r.stderr, "mistake") || !strings.Contains(r.stdout, file) {
+		must.Succeed(t, os.WriteFile(path, append(slices.Clip(before), mistake...), 0o644))
+		if r := run(t, Options{}, "config validate "+dir); r.code != command.ExitError || !warned(r) || !strings.Contains(r.stderr, "mistake") || !strings.Contains(r.stdout, file) {
 			t.Errorf("with a mistake in %s: %s", file, r)
 		}
 		if before == nil {
@@ -277,47 +264,22 @@ func TestCompletionWithoutAgent(t *testing.T) {
 	}
 }
 
-// Commands accept the text that -o name prints.
-func TestNamesAreTakenBack(t *testing.T) {
-	a := node(t)
-	for _, name := range strings.Fields(a.run(t, "service list -o name").stdout) {
-		if _, err := parseKey(name); err != nil {
-			t.Error(err)
-		}
-	}
-	backends := strings.Fields(a.run(t, "backend list -o name").stdout)
-	if len(backends) != 6 {
-		t.Fatalf("backends %v", backends)
-	}
-	for _, name := range backends {
-		key, id, err := parseBackend([]string{name})
-		if err != nil || key.String()+"/"+id != name {
-			t.Errorf("%s: %v, %s, %v", name, key, id, err)
-		}
-	}
-	for _, args := range [][]string{{"web", "[2001:db8::1]:80"}, {"web/[2001:db8::1]:80"}, {"shop/web", "2001:db8::1"}} {
-		if _, _, err := parseBackend(args); err != nil {
-			t.Errorf("%v: %v", args, err)
-		}
-	}
-}
-
 // complete requests completions like a shell, for a command line with a last word that may be
 // empty.
 func complete(t *testing.T, a *fakeAgent, words []string) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	Execute(t.Context(), Options{Stdout: &stdout, Stderr: &stderr, Getenv: func(name string) string { return map[string]string{EnvAddr: "unix://" + a.socket}[name] }}, words)
+	Execute(t.Context(), Options{Environment: command.Environment{Stdout: &stdout, Stderr: &stderr, Getenv: func(name string) string { return map[string]string{command.EnvAddr: "unix://" + a.socket}[name] }}}, words)
 	return stdout.String()
 }
 
 func TestNodeNewID(t *testing.T) {
 	var asked offline.StoreRequest
 	var fails error
-	idle := Options{NewIdentity: func(req offline.StoreRequest) (offline.IdentityChange, error) {
+	idle := Options{Store: node.Store{NewIdentity: func(req offline.StoreRequest) (offline.IdentityChange, error) {
 		asked = req
 		return offline.IdentityChange{Old: "id-1", New: "id-2"}, fails
-	}}
+	}}}
 	for _, c := range []struct {
 		line string
 		want offline.StoreRequest
@@ -325,9 +287,9 @@ func TestNodeNewID(t *testing.T) {
 		code int
 		out  string
 	}{
-		{"", offline.StoreRequest{Config: DefaultConfig}, nil, ExitOK, "OLD ID  NEW ID\nid-1    id-2\n"},
-		{"--config /c --state-dir /s -o name", offline.StoreRequest{Config: "/c", StateDir: "/s"}, nil, ExitOK, "id-2\n"},
-		{"", offline.StoreRequest{Config: DefaultConfig}, &offline.Error{Err: errors.New("an agent runs"), Cause: offline.CauseRunning, Hint: "stop it first"}, ExitConflict, ""},
+		{"", offline.StoreRequest{Config: command.DefaultConfig}, nil, command.ExitOK, "OLD ID  NEW ID\nid-1    id-2\n"},
+		{"--config /c --state-dir /s -o name", offline.StoreRequest{Config: "/c", StateDir: "/s"}, nil, command.ExitOK, "id-2\n"},
+		{"", offline.StoreRequest{Config: command.DefaultConfig}, &offline.Error{Err: errors.New("an agent runs"), Cause: offline.CauseRunning, Hint: "stop it first"}, command.ExitConflict, ""},
 	} {
 		asked, fails = offline.StoreRequest{}, c.err
 		if r := run(t, idle, "node new-id "+c.line); r.code != c.code || r.stdout != c.out || asked != c.want {
@@ -351,18 +313,56 @@ func TestNodeNewIDInAStateFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	line := "node new-id --config " + dir + "/" + configs.ConfigName + " --state-dir " + dir
-	if r := run(t, Options{}, line); r.code != ExitConflict || r.stdout != "" || !strings.Contains(r.stderr, "stop it first") {
+	if r := run(t, Options{}, line); r.code != command.ExitConflict || r.stdout != "" || !strings.Contains(r.stderr, "stop it first") {
 		t.Errorf("while an agent runs: %s", r)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, db.Close())
 	r := run(t, Options{}, line+" -o name")
 	if db, err = store.Open(dir + "/" + store.FileName); err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if now, err := membership.LoadIdentity(db); r.code != ExitOK || err != nil || now.ID == first.ID || now.ID != strings.TrimSpace(r.stdout) {
+	if now, err := membership.LoadIdentity(db); r.code != command.ExitOK || err != nil || now.ID == first.ID || now.ID != strings.TrimSpace(r.stdout) {
 		t.Errorf("%s, the id is %+v, %v", r, now, err)
+	}
+}
+
+// A problem that the line of its check has already is in no line of its own. Another one is, also if
+// its text is part of that line.
+func TestProblemsAreShownOnce(t *testing.T) {
+	const lost, other = "DNS queries are not answered at 192.0.2.1:53: no interface of this host has the address", "DNS queries are not answered at 192.0.2.1:5"
+	s := v1.NodeStatus{Ready: true, Checks: []v1.Check{
+		{Name: "dns", Level: v1.LevelWarn, Message: lost + ", and 1 more", Hint: "add it", InMessage: 1, Problems: []v1.Problem{
+			{Message: lost, Hint: "add it"}, {Message: other, Hint: "add it"}}},
+		{Name: "store", Level: v1.LevelWarn, Message: "not a value", Problems: []v1.Problem{{Place: "leases/a", Message: "not a value"}}},
+	}}
+	a := newAgent(t)
+	a.on("GET /v1/status", 200, s)
+	for _, command := range []string{"doctor", "status"} {
+		r := a.runWith(t, Options{Host: wellHost()}, command)
+		if strings.Count(r.stdout, lost) != 1 || strings.Count(r.stdout, other) != 2 || strings.Count(r.stdout, "not a value") != 2 {
+			t.Errorf("%s: %s", command, r)
+		}
+	}
+}
+
+// Commands accept the text that -o name prints.
+func TestNamesAreTakenBack(t *testing.T) {
+	a := fullAgent(t)
+	for _, name := range strings.Fields(a.run(t, "service list -o name").stdout) {
+		expect.True(t, a.run(t, "service explain "+name).code != command.ExitUsage, name)
+	}
+	backends := strings.Fields(a.run(t, "backend list -o name").stdout)
+	expect.Len(t, backends, 6)
+	for _, name := range backends {
+		a.run(t, "backend ready "+name)
+		service, id := name[:strings.LastIndexByte(name, '/')], name[strings.LastIndexByte(name, '/')+1:]
+		if !strings.Contains(service, "/") {
+			service = "default/" + service
+		}
+		expect.Equal(t, a.requests()[len(a.requests())-1].Line, "PUT /v1/services/"+service+"/backends/"+id+"/state")
+	}
+	for _, args := range []string{"web [2001:db8::1]:80", "web/[2001:db8::1]:80", "shop/web 2001:db8::1"} {
+		expect.True(t, a.run(t, "backend ready "+args).code != command.ExitUsage, args)
 	}
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 )
 
 // referenceHead begins docs/cli.md. It describes what all commands have in common.
@@ -44,15 +46,15 @@ var meanings = []struct {
 	code int
 	text string
 }{
-	{ExitOK, "success"},
-	{ExitError, "error: the input is invalid, or the agent failed; `doctor` found a FAIL"},
-	{ExitUsage, "the command line is invalid"},
-	{ExitDegraded, "degraded: `status` found a warning or a failure, `doctor` found only a WARN, `snapshot save` found unreadable values, `backend drain --wait` left connections"},
-	{ExitNotFound, "the object does not exist"},
-	{ExitConflict, "conflict: the object belongs to another owner or has changed meanwhile; for a command that needs a stopped agent, an agent runs; `dataplane switch` is refused"},
-	{ExitUnreachable, "no agent answers"},
-	{ExitNotPermitted, "not permitted: by the socket's permissions, or by the agent"},
-	{ExitChanges, "`config plan`, `reload --dry-run`, `service apply --dry-run`, `dataplane diff`, `dataplane switch --plan`, `dataplane clean --dry-run` or `snapshot compare` found changes"},
+	{command.ExitOK, "success"},
+	{command.ExitError, "error: the input is invalid, or the agent failed; `doctor` found a FAIL"},
+	{command.ExitUsage, "the command line is invalid"},
+	{command.ExitDegraded, "degraded: `status` found a warning or a failure, `doctor` found only a WARN, `snapshot save` found unreadable values, `backend drain --wait` left connections"},
+	{command.ExitNotFound, "the object does not exist"},
+	{command.ExitConflict, "conflict: the object belongs to another owner or has changed meanwhile; for a command that needs a stopped agent, an agent runs; `dataplane switch` is refused"},
+	{command.ExitUnreachable, "no agent answers"},
+	{command.ExitNotPermitted, "not permitted: by the socket's permissions, or by the agent"},
+	{command.ExitChanges, "`config plan`, `reload --dry-run`, `service apply --dry-run`, `dataplane diff`, `dataplane switch --plan`, `dataplane clean --dry-run` or `snapshot compare` found changes"},
 }
 
 // TestReference keeps docs/cli.md equal to the commands.
@@ -62,7 +64,7 @@ func TestReference(t *testing.T) {
 	for _, m := range meanings {
 		fmt.Fprintf(&b, "| %d | %s |\n", m.code, m.text)
 	}
-	root := (&app{Options: Options{}.withDefaults()}).root()
+	root := root()
 	root.InitDefaultCompletionCmd()
 	b.WriteString("\n## Flags of every command\n\n" + flagTable(root.PersistentFlags()))
 	for _, cmd := range root.Commands() {
@@ -147,5 +149,5 @@ func TestCommandsDescribeThemselves(t *testing.T) {
 			check(child)
 		}
 	}
-	check((&app{Options: Options{}.withDefaults()}).root())
+	check(root())
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/test/expect"
 )
@@ -44,7 +45,7 @@ func dbStats() v1.ServiceStats {
 }
 
 func TestStatsCommands(t *testing.T) {
-	a := node(t)
+	a := fullAgent(t)
 	for _, command := range []string{"service stats", "service stats web", "service stats web shop/db"} {
 		var all strings.Builder
 		for _, format := range output.Formats() {
@@ -62,12 +63,12 @@ func TestServiceListWithoutConnections(t *testing.T) {
 	a.on("GET /v1/services?limit=1000", 200, v1.ServiceList{Items: []v1.Service{web()}})
 	a.on("GET /v1/stats", 503, problem(503, v1.CodeDataplane, "read the counters of the dataplane: timed out", ""))
 	r := a.run(t, "service list")
-	if r.code != ExitOK || !strings.Contains(r.stdout, "web ") || !strings.Contains(r.stderr, "connections unknown: read the counters") {
+	if r.code != command.ExitOK || !strings.Contains(r.stdout, "web ") || !strings.Contains(r.stderr, "connections unknown: read the counters") {
 		t.Errorf("%s", r)
 	}
 	before := len(a.requests())
 	for _, format := range []string{"json", "yaml", "name"} {
-		if r := a.run(t, "service list -o "+format); r.code != ExitOK || r.stderr != "" {
+		if r := a.run(t, "service list -o "+format); r.code != command.ExitOK || r.stderr != "" {
 			t.Errorf("%s", r)
 		}
 	}
@@ -79,18 +80,18 @@ func TestServiceListWithoutConnections(t *testing.T) {
 func TestStatsOfNothing(t *testing.T) {
 	a := newAgent(t)
 	a.on("GET /v1/stats", 200, v1.StatsList{Items: []v1.ServiceTotal{}})
-	if r := a.run(t, "service stats"); r.code != ExitOK || r.stdout != "" || r.stderr != "no services in the dataplane\n" {
+	if r := a.run(t, "service stats"); r.code != command.ExitOK || r.stdout != "" || r.stderr != "no services in the dataplane\n" {
 		t.Errorf("%s", r)
 	}
-	if r := a.run(t, "service stats -o json"); r.code != ExitOK || strings.Join(strings.Fields(r.stdout), "") != `{"items":[]}` {
+	if r := a.run(t, "service stats -o json"); r.code != command.ExitOK || strings.Join(strings.Fields(r.stdout), "") != `{"items":[]}` {
 		t.Errorf("%s", r)
 	}
 	a.on("GET /v1/services/default/gone/stats", 404, problem(404, v1.CodeNotFound, `service "gone" does not exist`, "create it first: PUT /v1/services/default/gone"))
-	if r := a.run(t, "service stats gone"); r.code != ExitNotFound || !strings.Contains(r.stderr, seeServices) {
+	if r := a.run(t, "service stats gone"); r.code != command.ExitNotFound || !strings.Contains(r.stderr, command.SeeServices) {
 		t.Errorf("%s", r)
 	}
 	a.on("GET /v1/stats", 503, problem(503, v1.CodeUnavailable, "this agent has no dataplane that counts", ""))
-	if r := a.run(t, "service stats"); r.code != ExitError || !strings.Contains(r.stderr, "no dataplane that counts") {
+	if r := a.run(t, "service stats"); r.code != command.ExitError || !strings.Contains(r.stderr, "no dataplane that counts") {
 		t.Errorf("%s", r)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // docs/troubleshooting.md has a row for each code of a problem and each check of doctor, and no others.
@@ -23,7 +24,7 @@ func TestTroubleshootingIsComplete(t *testing.T) {
 	}{
 		{"## Codes of problems", []string{"vip/problem.go", "ipam/pool/check.go"}, `(?m)^\s*(?:const )?Code\w+\s*= "(\w+)"`, 17},
 		{"## Codes of error responses", []string{"api/v1/problem.go", "api/client/error.go"}, `(?m)^\s*Code\w+\s*= "(\w+)"`, 30},
-		{"## Findings of doctor", []string{"cmd/ironvip/cli/doctor.go", "cmd/ironvip/cli/doctor/*.go"},
+		{"## Findings of doctor", []string{"cmd/ironvip/cli/doctor/*.go"},
 			`\{(?:OK|Warn|Fail), "(\w+)"|check = "(\w+)"|Check: +"(\w+)"|procs, "[\w-]+", "(\w+)"`, 25},
 	} {
 		var want []string
@@ -36,10 +37,7 @@ func TestTroubleshootingIsComplete(t *testing.T) {
 				if strings.HasSuffix(path, "_test.go") {
 					continue
 				}
-				text, err := os.ReadFile(path)
-				if err != nil {
-					t.Fatal(err)
-				}
+				text := must.Get(os.ReadFile(path))(t)
 				for _, m := range regexp.MustCompile(tc.pattern).FindAllStringSubmatch(string(text), -1) {
 					code := strings.Join(m[1:], "")
 					if strings.HasSuffix(code, "_") { // the prefix of lines of status
@@ -76,10 +74,7 @@ func TestTroubleshootingIsComplete(t *testing.T) {
 
 func readDoc(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../../docs/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../../docs/" + name))(t)
 	return string(text)
 }
 
@@ -111,10 +106,7 @@ func hasTest(t *testing.T, dir, name string) bool {
 		t.Fatal(err)
 	}
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(path))(t)
 		if strings.Contains(string(text), "\nfunc "+name+"(t *testing.T)") {
 			return true
 		}

@@ -29,19 +29,7 @@ func announcer(h Host, w Want, procs []process) []Finding {
 		if p.name != "ironvip" || len(p.args) < 2 || p.args[1] != "announcer" || !sameNetwork(h, p.pid) {
 			continue
 		}
-		return append(out, announcerRights(h, p.pid))
+		return append(out, capabilitiesOf(h, p.pid, check, "announcer", "runs with", Fail, "CAP_NET_ADMIN", "CAP_NET_RAW"))
 	}
 	return append(out, Finding{Fail, check, "no announcer runs: nothing is announced, and announce.mode is " + strings.Join(w.Announce.Modes, ", "), "systemctl enable --now ironvip-announcer"})
-}
-
-func announcerRights(h Host, pid int) Finding {
-	const check = "announcer"
-	missing, err := lacks(h, pid, "CAP_NET_ADMIN", "CAP_NET_RAW")
-	switch {
-	case err != nil:
-		return Finding{Warn, check, fmt.Sprintf("can't read the rights of the announcer (pid %d): %v", pid, err), ""}
-	case len(missing) > 0:
-		return Finding{Fail, check, fmt.Sprintf("announcer (pid %d) has no %s", pid, strings.Join(missing, ", ")), "AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW in its unit"}
-	}
-	return Finding{OK, check, fmt.Sprintf("announcer (pid %d) runs with CAP_NET_ADMIN, CAP_NET_RAW", pid), ""}
 }

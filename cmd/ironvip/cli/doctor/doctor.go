@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 	"github.com/ironvip/ironvip/dns/resolved"
 	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/plane"
@@ -76,13 +77,9 @@ type Disk struct {
 	ReadOnly bool
 }
 
-// DefaultConfig is the directory of the configuration of an agent that was started
-// without a path.
-const DefaultConfig = "/etc/ironvip"
-
 // Want is what the config needs of the host.
 type Want struct {
-	Config     string // absolute path of the configuration's directory or file; DefaultConfig if empty
+	Config     string // absolute path of the configuration's directory or file; command.DefaultConfig if empty
 	Mode       string // dataplane.mode
 	StateDir   string
 	Device     string         // that carries the VIPs
@@ -97,7 +94,7 @@ type Want struct {
 // Examine runs every check.
 func Examine(h Host, w Want) []Finding {
 	procs, procErr := processes(h.Files)
-	agent := findAgent(h, procs, cmp.Or(w.Config, DefaultConfig))
+	agent := findAgent(h, procs, cmp.Or(w.Config, command.DefaultConfig))
 	var out []Finding
 	out = append(out, kernel(h))
 	out = append(out, features(h, w)...)

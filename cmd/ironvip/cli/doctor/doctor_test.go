@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
@@ -189,7 +190,7 @@ func TestAgentOfThisHost(t *testing.T) {
 			}
 		}
 		procs := must.Get(processes(h.Files))(t)
-		expect.Equal(t, findAgent(h, procs, DefaultConfig) != nil, c.found, "%s: found", name)
+		expect.Equal(t, findAgent(h, procs, command.DefaultConfig) != nil, c.found, "%s: found", name)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
@@ -35,7 +36,7 @@ func (o *ownRanges) list() string {
 	if len(o.ranges) == 0 {
 		return "POOL_CIDRS"
 	}
-	return strings.Join(texts(o.ranges), ",")
+	return strings.Join(output.Texts(o.ranges, netip.Prefix.String), ",")
 }
 
 // spared reports whether a comma-separated list of ranges contains all of ours.
@@ -59,14 +60,6 @@ func within(list []netip.Prefix, a netip.Addr) bool {
 
 // hostRange returns the range of one address.
 func hostRange(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
-
-func texts[T fmt.Stringer](list []T) []string {
-	out := make([]string, len(list))
-	for i, x := range list {
-		out[i] = x.String()
-	}
-	return out
-}
 
 // firstFew joins the first items of a list, and counts the others.
 func firstFew(list []string) string { return text.First(5, list, ", ") }
@@ -139,13 +132,10 @@ func foreignInPools(o *ownRanges) []Finding {
 	if len(found) == 0 {
 		return nil
 	}
-	var addrs []string
-	for _, k := range found {
-		addrs = append(addrs, strconv.Quote(hostRange(k.Addr).String()))
-	}
+	addrs := output.Texts(found, func(k vip.FrontendKey) string { return strconv.Quote(hostRange(k.Addr).String()) })
 	fix := "ipvsadm -D, or in the pool: exclude = [" + firstFew(slices.Compact(addrs)) + "]"
 	return []Finding{{Warn, "foreign_services",
-		"IPVS services in our pools that ironvip didn't create: " + firstFew(texts(found)) + "; the agent removes them", fix}}
+		"IPVS services in our pools that ironvip didn't create: " + firstFew(output.Texts(found, vip.FrontendKey.String)) + "; the agent removes them", fix}}
 }
 
 func kubeRouter(p process, o *ownRanges) Finding {

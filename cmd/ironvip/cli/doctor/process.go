@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 )
 
 // process is one running program.
@@ -49,7 +51,7 @@ func findAgent(h Host, procs []process, config string) *process {
 		}
 		its, ok := p.flag("config")
 		if !ok {
-			its = DefaultConfig
+			its = command.DefaultConfig
 		}
 		if !path.IsAbs(its) {
 			dir, err := fs.ReadLink(h.Files, path.Join("proc", strconv.Itoa(p.pid), "cwd"))

@@ -46,19 +46,24 @@ func rights(h Host, w Want, agent *process) []Finding {
 	if agent == nil || !needs(w) {
 		return nil
 	}
-	missing, err := lacks(h, agent.pid, dataplaneNeeds...)
-	switch {
-	case err != nil:
-		return []Finding{{Warn, "capabilities", fmt.Sprintf("can't read the rights of the agent (pid %d): %v", agent.pid, err), ""}}
-	case len(missing) == 0:
-		return []Finding{{OK, "capabilities", fmt.Sprintf("agent (pid %d) has %s", agent.pid, strings.Join(dataplaneNeeds, ", ")), ""}}
-	}
+	const check = "capabilities"
 	level := Warn
 	if insists(w) {
 		level = Fail
 	}
-	return []Finding{{level, "capabilities", fmt.Sprintf("agent (pid %d) has no %s", agent.pid, strings.Join(missing, ", ")),
-		"AmbientCapabilities=" + strings.Join(dataplaneNeeds, " ") + " in its unit"}}
+	return []Finding{capabilitiesOf(h, agent.pid, check, "agent", "has", level, dataplaneNeeds...)}
+}
+
+// capabilitiesOf reports whether a process has some capabilities.
+func capabilitiesOf(h Host, pid int, check, program, has string, level Level, needs ...string) Finding {
+	missing, err := lacks(h, pid, needs...)
+	switch {
+	case err != nil:
+		return Finding{Warn, check, fmt.Sprintf("can't read the rights of the %s (pid %d): %v", program, pid, err), ""}
+	case len(missing) > 0:
+		return Finding{level, check, fmt.Sprintf("%s (pid %d) has no %s", program, pid, strings.Join(missing, ", ")), "AmbientCapabilities=" + strings.Join(needs, " ") + " in its unit"}
+	}
+	return Finding{OK, check, fmt.Sprintf("%s (pid %d) %s %s", program, pid, has, strings.Join(needs, ", ")), ""}
 }
 
 // fewFiles is the least number of open files that the userspace dataplane should be

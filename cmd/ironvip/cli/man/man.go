@@ -3,11 +3,14 @@
 //
 // Its inputs are the tree of commands, which docs/cli.md and --help show as well, and the
 // documentation of keys in configs/reference. Its output is pages in man(7). They have no date, so
-// that two builds are the same. It does no I/O.
+// that two builds are the same.
 package man
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -209,5 +212,23 @@ func keys(p *page, t reference.Table) {
 			text += " A reload applies it."
 		}
 		p.item(k.Key, text)
+	}
+}
+
+// Command returns the hidden command for builds: `make man`.
+func Command() *cobra.Command {
+	return &cobra.Command{
+		Use:               "man DIR",
+		Short:             "write the manual pages to a directory",
+		Hidden:            true,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			errs := []error{os.MkdirAll(args[0], 0o755)}
+			for name, text := range Pages(cmd.Root()) {
+				errs = append(errs, os.WriteFile(filepath.Join(args[0], name), []byte(text), 0o644))
+			}
+			return errors.Join(errs...)
+		},
 	}
 }

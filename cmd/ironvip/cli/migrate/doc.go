@@ -7,6 +7,7 @@
 //
 // Files:
 //
-//	result.go   Result, and the settings that go with the services
-//	listener.go from what the other program listens on to services with names
+//	result.go    Result, and the settings that go with the services
+//	statement.go lines as words
+//	listener.go  from what the other program listens on to services with names; values that converters read alike
 package migrate

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -125,8 +127,41 @@ func Weight(n int) *int {
 	return &n
 }
 
-// IsScheduler reports whether ironvip has a scheduler.
-func IsScheduler(name string) bool {
-	var s vip.Scheduler
-	return s.UnmarshalText([]byte(name)) == nil
+// Scheduler sets the scheduler of a service, or notes that ironvip doesn't have it.
+func (r *Result) Scheduler(at Place, s *spec.Service, name string) {
+	var known vip.Scheduler
+	if known.UnmarshalText([]byte(name)) != nil {
+		r.Note(at, "the scheduler %s is not available: %s is used", name, s.Scheduler)
+		return
+	}
+	s.Scheduler = name
+}
+
+// Affinity returns an affinity, bounded.
+func (r *Result) Affinity(at Place, timeout time.Duration) *spec.Affinity {
+	if timeout > vip.MaxAffinity {
+		r.Note(at, "an affinity of %s is too long: %s is used", timeout, vip.MaxAffinity)
+		timeout = vip.MaxAffinity
+	}
+	return &spec.Affinity{Timeout: new(spec.Duration(timeout))}
+}
+
+// Port reads a port. It returns 0 for anything else.
+func Port(text string) spec.PortNumber {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return 0
+	}
+	return spec.PortNumber(n)
+}
+
+// Ports reads a port, or a range of ports: "80", "80-90".
+func Ports(text string) (p spec.PortRange, ok bool) {
+	first, last, isRange := strings.Cut(text, "-")
+	p.First, p.Last = int(Port(first)), int(Port(last))
+	ok = p.First > 0 && (!isRange || p.Last >= p.First)
+	if p.Last == p.First {
+		p.Last = 0
+	}
+	return p, ok
 }

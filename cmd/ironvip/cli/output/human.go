@@ -1,6 +1,7 @@
 package output
 
 import (
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,10 +81,30 @@ func Join(separator string, texts ...string) string {
 	return strings.Join(slices.DeleteFunc(texts, func(t string) bool { return t == "" }), separator)
 }
 
+// When returns a text, or "" unless a condition holds.
+func When(is bool, text string) string {
+	if is {
+		return text
+	}
+	return ""
+}
+
 // Plural returns a number of things: "1 service", "2 services".
 func Plural(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}
 	return Count(int64(n)) + " " + thing + "s"
+}
+
+// Bytes returns an amount of bytes in its largest binary unit, truncated to one decimal: "0 B",
+// "1.5 KiB", "16.0 EiB".
+func Bytes(n uint64) string {
+	if n < 1<<10 {
+		return strconv.FormatUint(n, 10) + " B"
+	}
+	unit := (bits.Len64(n) - 1) / 10
+	shift := 10 * unit
+	tenths := (n >> (shift - 10) & (1<<10 - 1)) * 10 >> 10
+	return strconv.FormatUint(n>>shift, 10) + "." + strconv.FormatUint(tenths, 10) + " " + "KMGTPE"[unit-1:unit] + "iB"
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -220,5 +221,13 @@ func TestColorWantedOnlyOnTerminals(t *testing.T) {
 		{map[string]string{"TERM": "dumb"}, false},
 	} {
 		expect.Equal(t, ColorWanted(terminal, env(c.vars)), c.want, "on a terminal with %v", c.vars)
+	}
+}
+func TestBytes(t *testing.T) {
+	for n, want := range map[uint64]string{
+		0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1535: "1.4 KiB", 1536: "1.5 KiB", 1<<20 - 1: "1023.9 KiB", 1 << 20: "1.0 MiB",
+		5<<30 + 700<<20: "5.6 GiB", 1 << 40: "1.0 TiB", 3 << 50: "3.0 PiB", math.MaxUint64: "15.9 EiB",
+	} {
+		expect.Equal(t, Bytes(n), want, "Bytes(%d)", n)
 	}
 }

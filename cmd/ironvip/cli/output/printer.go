@@ -23,12 +23,15 @@ type View struct {
 	Empty  string                 // the message in place of Text; "": none
 }
 
-// List returns the view of a table whose first column has the names. Without rows, the message
-// empty takes the place of the table, unless it is "".
-func List(data any, grid *Grid, empty string) View {
+// List returns the view of a table. Its names are in the first column, or are the texts of some columns joined by "/".
+// Without rows, the message empty takes the place of the table, unless it is "".
+func List(data any, grid *Grid, empty string, names ...int) View {
 	v := View{Data: data, Text: grid.Text}
+	if len(names) == 0 {
+		names = []int{0}
+	}
 	for _, row := range grid.Rows {
-		v.Names = append(v.Names, row[0].Text)
+		v.Names = append(v.Names, strings.Join(Texts(names, func(column int) string { return row[column].Text }), "/"))
 	}
 	if len(grid.Rows) == 0 {
 		v.Empty = empty
@@ -87,6 +90,17 @@ func (p *Printer) Stream(v View) error {
 		}
 	}
 	return p.Show(v)
+}
+
+// StreamRows writes the rows of a table of unlimited length, and removes them: the columns of the next rows are at least as
+// wide, and have no header.
+func (p *Printer) StreamRows(g *Grid) error {
+	if len(g.Rows) == 0 {
+		return nil
+	}
+	err := p.Stream(View{Text: g.Text})
+	g.Rows, g.continued = nil, true
+	return err
 }
 
 // People reports whether the format is human-readable.

@@ -21,6 +21,14 @@ const (
 	Strong
 )
 
+// If returns the style, or Plain unless a condition holds.
+func (s Style) If(is bool) Style {
+	if is {
+		return s
+	}
+	return Plain
+}
+
 // codes are the SGR parameters of the styles. They use only the eight basic colors, which every
 // terminal theme keeps legible.
 var codes = map[Style]string{Good: "32", Caution: "33", Bad: "31", Faint: "2", Strong: "1"}

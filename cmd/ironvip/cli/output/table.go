@@ -53,11 +53,11 @@ func (g *Grid) AddSparse(values ...any) {
 	g.Rows = append(g.Rows, row)
 }
 
-// Continue returns the grid for the rows that follow those of g, once g has been printed: with the
-// same columns, at least as wide, and without the header line. A table of unknown length is printed
-// in such parts.
-func (g *Grid) Continue() *Grid {
-	return &Grid{Indent: g.Indent, Header: g.Header, widths: g.widths, continued: true}
+// Fact adds the line of a named text, unless the text is empty.
+func (g *Grid) Fact(name, text string) {
+	if text != "" {
+		g.Add(Cell{Text: name, Style: Faint}, text)
+	}
 }
 
 // Text returns the grid as text. Widths count characters and exclude color codes.

@@ -2,9 +2,9 @@ package haproxy
 
 import (
 	"net/netip"
-	"strconv"
 	"strings"
 
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -16,9 +16,9 @@ type bound struct {
 }
 
 // bind reads a bind line: addresses with ports or ranges of ports, separated by commas, and options.
-func (p *proxy) bind(l *line) (out []bound) {
+func (p *proxy) bind(l *migrate.Statement) (out []bound) {
 	accept := false
-	for _, w := range l.words[min(2, len(l.words)):] {
+	for _, w := range l.Words[min(2, len(l.Words)):] {
 		switch {
 		case w == "accept-proxy":
 			accept = true
@@ -26,7 +26,7 @@ func (p *proxy) bind(l *line) (out []bound) {
 			p.Note(l.Place, "ssl is not converted: ironvip passes TLS through to the backends, which need the certificate")
 		}
 	}
-	for text := range strings.SplitSeq(l.arg(0), ",") {
+	for text := range strings.SplitSeq(l.Arg(0), ",") {
 		if b, ok := p.address(l, text); ok {
 			b.acceptProxy = accept
 			out = append(out, b)
@@ -36,18 +36,12 @@ func (p *proxy) bind(l *line) (out []bound) {
 }
 
 // address reads "10.0.0.1:80", ":80", "*:80", "[::1]:80", "::1:80" or "ipv4@10.0.0.1:80-90".
-func (p *proxy) address(l *line, text string) (b bound, ok bool) {
-	rest := text
-	for _, prefix := range []string{"ipv4@", "ipv6@", "quic4@", "quic6@", "unix@", "abns@", "fd@", "udp@"} {
-		if after, found := strings.CutPrefix(rest, prefix); found {
-			if prefix != "ipv4@" && prefix != "ipv6@" {
-				p.Note(l.Place, "bind %s is not converted", text)
-				return b, false
-			}
-			rest = after
-		}
+func (p *proxy) address(l *migrate.Statement, text string) (b bound, ok bool) {
+	kind, rest, isKind := strings.Cut(text, "@")
+	if !isKind {
+		rest = text
 	}
-	if strings.HasPrefix(rest, "/") {
+	if isKind && kind != "ipv4" && kind != "ipv6" || strings.HasPrefix(rest, "/") {
 		p.Note(l.Place, "bind %s is not converted", text)
 		return b, false
 	}
@@ -67,17 +61,8 @@ func (p *proxy) address(l *line, text string) (b bound, ok bool) {
 			b.addr = addr
 		}
 	}
-	first, last, isRange := strings.Cut(port, "-")
-	b.ports.First, _ = strconv.Atoi(first) // 0 is noted below
-	if isRange {
-		b.ports.Last, _ = strconv.Atoi(last)
-	}
-	if b.ports.First < 1 || b.ports.First > 65535 || isRange && (b.ports.Last < b.ports.First || b.ports.Last > 65535) {
+	if b.ports, ok = migrate.Ports(port); !ok {
 		p.Note(l.Place, "%q is not a port: not converted", port)
-		return b, false
 	}
-	if b.ports.Last == b.ports.First {
-		b.ports.Last = 0
-	}
-	return b, true
+	return b, ok
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -38,19 +39,19 @@ const (
 )
 
 // option reads a line about checks, and reports whether it is one.
-func (c *check) option(p *proxy, l *line) bool {
-	switch l.words[0] + " " + l.arg(0) {
+func (c *check) option(p *proxy, l *migrate.Statement) bool {
+	switch l.Words[0] + " " + l.Arg(0) {
 	case "option tcp-check":
 		c.kind = vip.CheckTCP
 		return true
 	case "option httpchk":
 		c.kind = vip.CheckHTTP
-		switch len(l.words) {
+		switch len(l.Words) {
 		case 2:
 		case 3:
-			c.spec.Path = l.arg(1)
+			c.spec.Path = l.Arg(1)
 		default:
-			c.spec.Method, c.spec.Path = l.arg(1), l.arg(2)
+			c.spec.Method, c.spec.Path = l.Arg(1), l.Arg(2)
 		}
 		c.host(p, l)
 		return true
@@ -62,10 +63,10 @@ func (c *check) option(p *proxy, l *line) bool {
 		c.kind = vip.CheckTCP
 		return true
 	case "timeout check":
-		c.timeout = p.positive(l, l.arg(1), vip.MinCheckInterval, vip.MaxCheckTimeout)
+		c.timeout = p.positive(l, l.Arg(1), vip.MinCheckInterval, vip.MaxCheckTimeout)
 		return true
 	}
-	switch l.words[0] {
+	switch l.Words[0] {
 	case "tcp-check":
 		c.tcpCheck(p, l)
 	case "http-check":
@@ -77,9 +78,9 @@ func (c *check) option(p *proxy, l *line) bool {
 }
 
 // host reads the Host header that older versions have in the third argument of httpchk.
-func (c *check) host(p *proxy, l *line) {
-	if version := l.arg(3); version != "" {
-		_, host, found := strings.Cut(version+strings.Join(l.words[min(5, len(l.words)):], ""), "Host:")
+func (c *check) host(p *proxy, l *migrate.Statement) {
+	if version := l.Arg(3); version != "" {
+		_, host, found := strings.Cut(version+strings.Join(l.Words[min(5, len(l.Words)):], ""), "Host:")
 		if found {
 			c.spec.Host = strings.TrimSpace(host)
 		} else if strings.Contains(version, "\n") {
@@ -89,41 +90,41 @@ func (c *check) host(p *proxy, l *line) {
 }
 
 // port reads the port of a check. Any other text leaves the port as it is.
-func (p *proxy) port(l *line, text string, port *spec.PortNumber) {
+func (p *proxy) port(l *migrate.Statement, text string, port *spec.PortNumber) {
 	if n, ok := p.number(l, "port", text, 1, 65535); ok {
 		*port = spec.PortNumber(n)
 	}
 }
 
-func (c *check) tcpCheck(p *proxy, l *line) {
+func (c *check) tcpCheck(p *proxy, l *migrate.Statement) {
 	switch {
-	case l.arg(0) == "send" && c.spec.Send == "":
-		c.spec.Send = l.arg(1)
-	case l.arg(0) == "expect" && (l.arg(1) == "string" || l.arg(1) == "rstring") && c.spec.Expect == "":
-		c.spec.Expect = l.arg(2)
+	case l.Arg(0) == "send" && c.spec.Send == "":
+		c.spec.Send = l.Arg(1)
+	case l.Arg(0) == "expect" && (l.Arg(1) == "string" || l.Arg(1) == "rstring") && c.spec.Expect == "":
+		c.spec.Expect = l.Arg(2)
 		p.Note(l.Place, "the answer must begin with the expected text: review health.expect")
-	case l.arg(0) == "connect" && l.arg(1) == "port":
-		p.port(l, l.arg(2), &c.spec.Port)
-	case l.arg(0) == "connect" && l.arg(1) == "":
+	case l.Arg(0) == "connect" && l.Arg(1) == "port":
+		p.port(l, l.Arg(2), &c.spec.Port)
+	case l.Arg(0) == "connect" && l.Arg(1) == "":
 	default:
 		p.Note(l.Place, "%q is not converted: a tcp check sends one text and expects one", l.String())
 	}
 }
 
-func (c *check) httpCheck(p *proxy, l *line) {
-	for i := 0; i < len(l.words); i++ {
-		switch word, value := l.words[i], l.arg(i); {
-		case l.arg(0) == "send" && word == "meth":
+func (c *check) httpCheck(p *proxy, l *migrate.Statement) {
+	for i := 0; i < len(l.Words); i++ {
+		switch word, value := l.Words[i], l.Arg(i); {
+		case l.Arg(0) == "send" && word == "meth":
 			c.spec.Method = value
-		case l.arg(0) == "send" && word == "uri":
+		case l.Arg(0) == "send" && word == "uri":
 			c.spec.Path = value
-		case l.arg(0) == "send" && word == "hdr" && strings.EqualFold(value, "host"):
-			c.spec.Host = l.arg(i + 1)
-		case l.arg(0) == "expect" && word == "status":
+		case l.Arg(0) == "send" && word == "hdr" && strings.EqualFold(value, "host"):
+			c.spec.Host = l.Arg(i + 1)
+		case l.Arg(0) == "expect" && word == "status":
 			c.spec.Status = value
-		case l.arg(0) == "expect" && word == "string":
+		case l.Arg(0) == "expect" && word == "string":
 			c.spec.Body = value
-		case l.arg(0) == "expect" && (word == "rstatus" || word == "rstring" || word == "!"):
+		case l.Arg(0) == "expect" && (word == "rstatus" || word == "rstring" || word == "!"):
 			p.Note(l.Place, "%q is not converted: use health.status or health.body", l.String())
 			return
 		}
@@ -131,7 +132,7 @@ func (c *check) httpCheck(p *proxy, l *line) {
 }
 
 // serverOption reads an option of a server, and reports whether it is about checks.
-func (c *check) serverOption(p *proxy, l *line, option, value string) bool {
+func (c *check) serverOption(p *proxy, l *migrate.Statement, option, value string) bool {
 	number := func() int {
 		n, _ := p.number(l, option, value, 1, vip.MaxRiseFall)
 		return n
@@ -167,7 +168,7 @@ func (c *check) serverOption(p *proxy, l *line, option, value string) bool {
 }
 
 // endServer takes in the check of the server that was read, and notes what is lost of it.
-func (c *check) endServer(p *proxy, l *line, name string) {
+func (c *check) endServer(p *proxy, l *migrate.Statement, name string) {
 	switch {
 	case !c.on:
 		c.on, c.first, c.firstOf = true, c.own, name

@@ -63,24 +63,24 @@ func (c *converter) proxy(s *section, used map[string]bool) []migrate.Listener {
 	if mode := s.mode(); mode != "tcp" {
 		c.Note(s.Place, "%s %s is not converted: ironvip forwards connections and does not read requests (mode %s)", s.kind, s.name, mode)
 		for _, l := range s.lines {
-			if l.words[0] == "default_backend" || l.words[0] == "use_backend" {
-				used[l.arg(0)] = true // the note of the frontend is enough
+			if l.Words[0] == "default_backend" || l.Words[0] == "use_backend" {
+				used[l.Arg(0)] = true // the note of the frontend is enough
 			}
 		}
 		return nil
 	}
 	p := &proxy{converter: c}
 	p.service.Scheduler = vip.WeightedRoundRobin.String()
-	var binds []line
+	var binds []migrate.Statement
 	var backend *section
 	for _, l := range s.all() {
-		switch l.words[0] {
+		switch l.Words[0] {
 		case "bind":
 			binds = append(binds, l)
 		case "default_backend":
-			used[l.arg(0)] = true
-			if backend = c.backends[l.arg(0)]; backend == nil {
-				c.Note(l.Place, "backend %q is not defined", l.arg(0))
+			used[l.Arg(0)] = true
+			if backend = c.backends[l.Arg(0)]; backend == nil {
+				c.Note(l.Place, "backend %q is not defined", l.Arg(0))
 			}
 		default:
 			p.option(s, &l)
@@ -112,18 +112,18 @@ var silent = map[string]bool{
 }
 
 // option converts a line that isn't about listening.
-func (p *proxy) option(s *section, l *line) {
-	keyword := l.words[0]
+func (p *proxy) option(s *section, l *migrate.Statement) {
+	keyword := l.Words[0]
 	if keyword == "option" || keyword == "timeout" {
-		keyword += " " + l.arg(0)
+		keyword += " " + l.Arg(0)
 	}
 	switch keyword {
 	case "server":
-		p.server(l, l.words[1:])
+		p.server(l, l.Words[1:])
 	case "server-template":
 		p.Note(l.Place, "server-template is not converted: write the backends, or use a source that follows a registry")
 	case "default-server":
-		p.standard = append(p.standard, l.words[1:]...)
+		p.standard = append(p.standard, l.Words[1:]...)
 	case "balance":
 		p.balance(l)
 	case "timeout connect":
@@ -136,7 +136,7 @@ func (p *proxy) option(s *section, l *line) {
 		p.service.QueueTimeout = p.limit(l, vip.MinQueueTimeout, vip.MaxQueueTimeout, vip.DefaultQueueTimeout)
 	case "maxconn":
 		if s.own(l) || s.kind != "backend" {
-			if n, ok := p.number(l, keyword, l.arg(0), 0, vip.MaxMaxConnections); ok {
+			if n, ok := p.number(l, keyword, l.Arg(0), 0, vip.MaxMaxConnections); ok {
 				p.service.MaxConnections = n
 			}
 		}
@@ -157,8 +157,8 @@ func (p *proxy) option(s *section, l *line) {
 }
 
 // balance converts the algorithm.
-func (p *proxy) balance(l *line) {
-	switch l.arg(0) {
+func (p *proxy) balance(l *migrate.Statement) {
+	switch l.Arg(0) {
 	case "roundrobin", "static-rr":
 		p.service.Scheduler = vip.WeightedRoundRobin.String()
 	case "leastconn":
@@ -169,16 +169,16 @@ func (p *proxy) balance(l *line) {
 		p.service.Scheduler = vip.WeightedFailover.String()
 		p.Note(l.Place, "balance first becomes fo: give the backends descending weights, and max_connections to those that may be full")
 	default:
-		p.Note(l.Place, "balance %s is not available: wrr is used", l.arg(0))
+		p.Note(l.Place, "balance %s is not available: wrr is used", l.Arg(0))
 	}
 }
 
 // idle converts the timeouts of client and server: the longest of them, because ironvip has one.
-func (p *proxy) idle(l *line) {
-	d := p.time(l, l.arg(1), vip.MinIdleTimeout, vip.MaxIdleTimeout)
+func (p *proxy) idle(l *migrate.Statement) {
+	d := p.time(l, l.Arg(1), vip.MinIdleTimeout, vip.MaxIdleTimeout)
 	if d != nil && *d == 0 {
 		*d = spec.Duration(vip.MaxIdleTimeout)
-		p.Note(l.Place, "timeout %s 0 is no limit: idle_timeout is its maximum, %s", l.arg(0), d)
+		p.Note(l.Place, "timeout %s 0 is no limit: idle_timeout is its maximum, %s", l.Arg(0), d)
 	}
 	if d != nil && (p.service.IdleTimeout == nil || *d > *p.service.IdleTimeout) {
 		p.service.IdleTimeout = d
@@ -186,17 +186,17 @@ func (p *proxy) idle(l *line) {
 }
 
 // limit reads a timeout that is a limit. HAProxy's 0 is no limit, which ironvip doesn't have.
-func (p *proxy) limit(l *line, least, most, standard time.Duration) *spec.Duration {
-	d := p.time(l, l.arg(1), least, most)
+func (p *proxy) limit(l *migrate.Statement, least, most, standard time.Duration) *spec.Duration {
+	d := p.time(l, l.Arg(1), least, most)
 	if d != nil && *d == 0 {
-		p.Note(l.Place, "timeout %s 0 is no limit: the default of %s is used", l.arg(0), spec.Duration(standard))
+		p.Note(l.Place, "timeout %s 0 is no limit: the default of %s is used", l.Arg(0), spec.Duration(standard))
 		return nil
 	}
 	return d
 }
 
 // number reads a number within bounds. It notes anything else, so that the default stays.
-func (p *proxy) number(l *line, what, text string, least, most int) (n int, ok bool) {
+func (p *proxy) number(l *migrate.Statement, what, text string, least, most int) (n int, ok bool) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < least || n > most {
 		p.Note(l.Place, "%s %q is not converted: it is not a number from %d to %d", what, text, least, most)
@@ -207,7 +207,7 @@ func (p *proxy) number(l *line, what, text string, least, most int) (n int, ok b
 
 // listeners returns one listener for each address that is bound. The ports of one address that accept
 // the PROXY protocol and those that don't are two, because a service has one setting for its ports.
-func (p *proxy) listeners(s *section, binds []line) []migrate.Listener {
+func (p *proxy) listeners(s *section, binds []migrate.Statement) []migrate.Listener {
 	type key struct {
 		addr        netip.Addr
 		acceptProxy bool
@@ -225,7 +225,10 @@ func (p *proxy) listeners(s *section, binds []line) []migrate.Listener {
 				l := migrate.Listener{Place: s.Place, Name: s.name, Addr: at.addr, Service: p.service}
 				l.Service.Backends = append([]spec.Backend(nil), p.service.Backends...)
 				if at.acceptProxy {
-					l.Service.AcceptProxyFrom = everywhere(at.addr)
+					l.Service.AcceptProxyFrom = []string{"0.0.0.0/0"}
+					if at.addr.Is6() {
+						l.Service.AcceptProxyFrom = []string{"::/0"}
+					}
 					p.Note(b.Place, "accept-proxy: restrict accept_proxy_from to your balancers")
 				}
 				out = append(out, l)
@@ -234,12 +237,4 @@ func (p *proxy) listeners(s *section, binds []line) []migrate.Listener {
 		}
 	}
 	return out
-}
-
-// everywhere returns the prefix of all addresses of the family of a.
-func everywhere(a netip.Addr) []string {
-	if a.Is6() {
-		return []string{"::/0"}
-	}
-	return []string{"0.0.0.0/0"}
 }

@@ -3,7 +3,6 @@ package haproxy
 import (
 	"math"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
@@ -25,7 +24,7 @@ var valued = map[string]bool{
 }
 
 // server converts a server line: name, address and options, after those of default-server.
-func (p *proxy) server(l *line, words []string) {
+func (p *proxy) server(l *migrate.Statement, words []string) {
 	if len(words) < 2 {
 		p.Note(l.Place, "a server needs a name and an address: not converted")
 		return
@@ -40,13 +39,9 @@ func (p *proxy) server(l *line, words []string) {
 		p.Note(l.Place, "server %s: %q is not an address: write the server's address, or use a source that follows a registry", words[0], host)
 		return
 	}
-	b := spec.Backend{Address: addr.String()}
-	if port != "" {
-		n, err := strconv.ParseUint(port, 10, 16)
-		if err != nil || n == 0 {
-			p.Note(l.Place, "server %s: the port %q is not converted", words[0], port)
-		}
-		b.Port = spec.PortNumber(n)
+	b := spec.Backend{Address: addr.String(), Port: migrate.Port(port)}
+	if port != "" && b.Port == 0 {
+		p.Note(l.Place, "server %s: the port %q is not converted", words[0], port)
 	}
 	p.check.server, p.check.own = false, serverCheck{}
 	options := append(append([]string(nil), p.standard...), words[2:]...)
@@ -83,7 +78,7 @@ func (p *proxy) noteUnchecked() {
 	}
 }
 
-func (p *proxy) serverOption(l *line, b *spec.Backend, option, value string) {
+func (p *proxy) serverOption(l *migrate.Statement, b *spec.Backend, option, value string) {
 	switch option {
 	case "weight":
 		if n, ok := p.number(l, "server option weight", value, 0, vip.MaxWeight); ok {

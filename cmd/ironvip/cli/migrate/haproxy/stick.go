@@ -1,16 +1,18 @@
 package haproxy
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
 // table is the stick-table of a section. Most tables count for rate limits; a rule makes one sticky.
 type table struct {
-	line   line
+	line   migrate.Statement
 	exists bool
 	sticky bool // clients' addresses stick to servers by it
 }
@@ -20,7 +22,7 @@ func (c *converter) readTables(all []*section) {
 	c.tables = map[string]*table{}
 	for _, s := range all {
 		for _, l := range s.all() {
-			switch l.words[0] {
+			switch l.Words[0] {
 			case "stick-table":
 				t := c.table(s.name)
 				t.line, t.exists = l, true
@@ -42,29 +44,26 @@ func (c *converter) table(name string) *table {
 }
 
 // bySource reports whether a stick rule finds servers by the client's address.
-func bySource(l *line) bool {
-	return (l.arg(0) == "on" || l.arg(0) == "match") && l.arg(1) == "src"
+func bySource(l *migrate.Statement) bool {
+	return (l.Arg(0) == "on" || l.Arg(0) == "match") && l.Arg(1) == "src"
 }
 
 // tableName returns the table of a stick rule: another section's after "table".
-func tableName(s *section, l *line) string {
-	if i := slices.Index(l.words, "table"); i > 0 && i+1 < len(l.words) {
-		return l.words[i+1]
-	}
-	return s.name
+func tableName(s *section, l *migrate.Statement) string {
+	return cmp.Or(l.After("table"), s.name)
 }
 
 // stick converts a stick rule: affinity for as long as the entries of its table live.
-func (p *proxy) stick(s *section, l *line) {
+func (p *proxy) stick(s *section, l *migrate.Statement) {
 	switch {
 	case bySource(l):
-	case l.arg(0) == "store-request" && l.arg(1) == "src":
+	case l.Arg(0) == "store-request" && l.Arg(1) == "src":
 		return // it fills the table that "stick match" reads
 	default:
 		p.Note(l.Place, "%q is not converted: affinity is by the client's address", l.String())
 		return
 	}
-	if slices.Contains(l.words, "if") || slices.Contains(l.words, "unless") {
+	if slices.Contains(l.Words, "if") || slices.Contains(l.Words, "unless") {
 		p.Note(l.Place, "the condition of %q is not converted: affinity holds for all clients", l.String())
 	}
 	p.service.Affinity = &spec.Affinity{}
@@ -74,10 +73,7 @@ func (p *proxy) stick(s *section, l *line) {
 		p.Note(l.Place, "the stick-table of %q is not defined: the default timeout of affinity is used", name)
 		return
 	}
-	expire := ""
-	if i := slices.Index(t.line.words, "expire"); i > 0 {
-		expire = t.line.arg(i)
-	}
+	expire := t.line.After("expire")
 	if expire != "" {
 		p.service.Affinity.Timeout = p.positive(&t.line, expire, time.Second, vip.MaxAffinity)
 	}

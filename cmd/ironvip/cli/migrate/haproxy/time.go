@@ -8,12 +8,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
 // time reads a time, in milliseconds or with a unit, and bounds it. It returns 0 for 0, which HAProxy
 // has for no limit, and nil for what isn't a time.
-func (p *proxy) time(l *line, text string, least, most time.Duration) *spec.Duration {
+func (p *proxy) time(l *migrate.Statement, text string, least, most time.Duration) *spec.Duration {
 	d, err := parseTime(text)
 	if err != nil {
 		p.Note(l.Place, "%v: ignored", err)
@@ -30,7 +31,7 @@ func (p *proxy) time(l *line, text string, least, most time.Duration) *spec.Dura
 }
 
 // positive reads a time as time does. HAProxy's 0 is nil: unset.
-func (p *proxy) positive(l *line, text string, least, most time.Duration) *spec.Duration {
+func (p *proxy) positive(l *migrate.Statement, text string, least, most time.Duration) *spec.Duration {
 	if d := p.time(l, text, least, most); d != nil && *d != 0 {
 		return d
 	}

@@ -145,11 +145,7 @@ func (c *converter) service(cmd *command) {
 func (c *converter) serviceOption(cmd *command, s *spec.Service, option, value string) {
 	switch option {
 	case "-s":
-		if migrate.IsScheduler(value) {
-			s.Scheduler = value
-		} else {
-			c.Note(cmd.Place, "the scheduler %s is not available: %s is used", value, s.Scheduler)
-		}
+		c.Scheduler(cmd.Place, s, value)
 	case "-p":
 		n := defaultPersistence
 		if value != "" {
@@ -160,12 +156,7 @@ func (c *converter) serviceOption(cmd *command, s *spec.Service, option, value s
 				c.Note(cmd.Place, "-p %q is not a number of seconds: %d is used", value, n)
 			}
 		}
-		d := time.Duration(n) * time.Second
-		if d > vip.MaxAffinity {
-			c.Note(cmd.Place, "an affinity of %s is too long: %s is used", d, vip.MaxAffinity)
-			d = vip.MaxAffinity
-		}
-		s.Affinity = &spec.Affinity{Timeout: new(spec.Duration(d))}
+		s.Affinity = c.Affinity(cmd.Place, time.Duration(n)*time.Second)
 	case "-M":
 		if value != "255.255.255.255" && value != "128" {
 			c.Note(cmd.Place, "the netmask %s is not converted: affinity is by the client's whole address", value)

@@ -54,7 +54,7 @@ func orDefault[T any](p *T, standard T) T {
 // set reads a statement about the timing of checks, and reports whether it is one.
 func (t *timing) set(s *statement, c *converter) bool {
 	var into **time.Duration
-	switch s.words[0] {
+	switch s.Words[0] {
 	case "delay_loop":
 		into = &t.interval
 	case "delay_before_retry":
@@ -71,9 +71,9 @@ func (t *timing) set(s *statement, c *converter) bool {
 	default:
 		return false
 	}
-	read, err := seconds(s.arg(0))
+	read, err := seconds(s.Arg(0))
 	if err != nil {
-		c.Note(s.Place, "%s: %v: ignored", s.words[0], err)
+		c.Note(s.Place, "%s: %v: ignored", s.Words[0], err)
 		return true
 	}
 	*into = &read
@@ -130,7 +130,7 @@ func (v *server) healthCheck(c *realCheck) *spec.HealthCheck {
 		return &spec.HealthCheck{Type: vip.CheckNone.String()}
 	}
 	t := c.timing
-	checkType := c.block.words[0]
+	checkType := c.block.Words[0]
 	out := checkTypes[checkType](v, c.block, &t)
 	if out == nil || out.Type == vip.CheckNone.String() {
 		return out
@@ -161,15 +161,14 @@ func (v *server) between(c *realCheck, what string, d, most time.Duration) *spec
 
 // rest notes the statements of a check that were not converted, except those that known has.
 func (v *server) rest(s *statement, t *timing, known ...string) {
-	for i := range s.block {
-		inner := &s.block[i]
+	for _, inner := range s.block {
 		switch {
-		case slices.Contains(known, inner.words[0]) || t.set(inner, v.converter):
-		case slices.Contains([]string{"bindto", "bind_if", "bind_port", "fwmark"}, inner.words[0]):
-			v.Note(inner.Place, "%s is not converted: probes take the host's routes", inner.words[0])
-		case inner.words[0] == "alpha":
+		case slices.Contains(known, inner.Words[0]) || t.set(inner, v.converter):
+		case slices.Contains([]string{"bindto", "bind_if", "bind_port", "fwmark"}, inner.Words[0]):
+			v.Note(inner.Place, "%s is not converted: probes take the host's routes", inner.Words[0])
+		case inner.Words[0] == "alpha":
 		default:
-			v.Note(inner.Place, "%s is not converted: %s has no equivalent of it", strings.Join(inner.words, " "), s.words[0])
+			v.Note(inner.Place, "%s is not converted: %s has no equivalent of it", inner.String(), s.Words[0])
 		}
 	}
 }
@@ -200,16 +199,15 @@ func (v *server) smtpCheck(s *statement, t *timing) *spec.HealthCheck {
 func (v *server) httpCheck(s *statement, t *timing) *spec.HealthCheck {
 	v.rest(s, t, "connect_port", "connect_ip", "url", "virtualhost", "http_protocol", "enable_sni", "tls_compliant", "fast_recovery")
 	out := &spec.HealthCheck{Type: vip.CheckHTTP.String(), Port: v.port(s), Host: t.host}
-	if s.words[0] == "SSL_GET" {
+	if s.Words[0] == "SSL_GET" {
 		out.Type, out.SkipVerify = vip.CheckHTTPS.String(), true // keepalived does not verify certificates
 	}
 	if h := s.first("virtualhost"); h != nil {
-		out.Host = h.arg(0)
+		out.Host = h.Arg(0)
 	}
 	urls := 0
-	for i := range s.block {
-		url := &s.block[i]
-		if url.words[0] != "url" {
+	for _, url := range s.block {
+		if url.Words[0] != "url" {
 			continue
 		}
 		if urls++; urls > 1 {
@@ -223,19 +221,18 @@ func (v *server) httpCheck(s *statement, t *timing) *spec.HealthCheck {
 
 // url converts the url block of a check.
 func (v *server) url(s *statement, out *spec.HealthCheck) {
-	for i := range s.block {
-		inner := &s.block[i]
-		switch inner.words[0] {
+	for _, inner := range s.block {
+		switch inner.Words[0] {
 		case "path":
-			out.Path = inner.arg(0)
+			out.Path = inner.Arg(0)
 		case "virtualhost":
-			out.Host = inner.arg(0)
+			out.Host = inner.Arg(0)
 		case "status_code":
-			out.Status = strings.Join(inner.words[1:], ",")
+			out.Status = strings.Join(inner.Words[1:], ",")
 		case "digest":
 			v.Note(inner.Place, "digest is not converted: use health.body with a text that the answer contains")
 		case "regex", "regex_no_match", "regex_options", "regex_stack", "regex_min_offset", "regex_max_offset":
-			v.Note(inner.Place, "%s is not converted: use health.body with a text that the answer contains", inner.words[0])
+			v.Note(inner.Place, "%s is not converted: use health.body with a text that the answer contains", inner.Words[0])
 		default:
 			v.unknown(inner, "url")
 		}
@@ -248,7 +245,7 @@ func (v *server) url(s *statement, out *spec.HealthCheck) {
 func (v *server) miscCheck(s *statement, t *timing) *spec.HealthCheck {
 	v.rest(s, t, "misc_path", "misc_timeout", "misc_dynamic", "user")
 	path := s.first("misc_path")
-	if path == nil || path.arg(0) == "" {
+	if path == nil || path.Arg(0) == "" {
 		v.Note(s.Place, "MISC_CHECK has no misc_path: not converted")
 		return nil
 	}
@@ -256,7 +253,7 @@ func (v *server) miscCheck(s *statement, t *timing) *spec.HealthCheck {
 	// virtual_server: keepalived.conf(5) and check_misc.c. connect_timeout does not count.
 	limit := orDefault(v.check.interval, defaultInterval)
 	if timeout := s.first("misc_timeout"); timeout != nil {
-		if read, err := seconds(timeout.arg(0)); err != nil {
+		if read, err := seconds(timeout.Arg(0)); err != nil {
 			v.Note(timeout.Place, "misc_timeout: %v: %s is used", err, limit)
 		} else if read > 0 {
 			limit = read
@@ -269,7 +266,7 @@ func (v *server) miscCheck(s *statement, t *timing) *spec.HealthCheck {
 	if user := s.first("user"); user != nil {
 		v.Note(user.Place, "user is not converted: commands run as the agent's user")
 	}
-	words := split(strings.Join(path.words[1:], " "))
+	words := split(strings.Join(path.Words[1:], " "))
 	v.Note(s.Place, "MISC_CHECK becomes an exec check: set exec = true in [health] of ironvip.toml")
 	if !strings.HasPrefix(words[0], "/") {
 		v.Note(path.Place, "%q is no absolute path: write one", words[0])
@@ -289,7 +286,7 @@ func (v *server) udpCheck(s *statement, t *timing) *spec.HealthCheck {
 		v.Note(s.Place, "UDP_CHECK without payload is not converted: a udp check needs a datagram to send and an answer")
 		return nil
 	}
-	send, err := unhex(payload.words[1:])
+	send, err := unhex(payload.Words[1:])
 	if err != nil {
 		v.Note(payload.Place, "payload: %v: not converted", err)
 		return nil
@@ -304,7 +301,7 @@ func (v *server) udpCheck(s *statement, t *timing) *spec.HealthCheck {
 
 // reply returns what the answer to a UDP_CHECK begins with, "" for any answer.
 func (v *server) reply(s *statement) string {
-	words := s.words[1:]
+	words := s.Words[1:]
 	if len(words) == 0 {
 		return ""
 	}
@@ -343,6 +340,6 @@ func unhex(words []string) (string, error) {
 }
 
 func (v *server) noEquivalent(s *statement, _ *timing) *spec.HealthCheck {
-	v.Note(s.Place, "%s is not converted: the service gets the default check, or write one", s.words[0])
+	v.Note(s.Place, "%s is not converted: the service gets the default check, or write one", s.Words[0])
 	return nil
 }

@@ -1,8 +1,6 @@
 package keepalived
 
 import (
-	"strings"
-
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
 )
 
@@ -26,8 +24,10 @@ type converter struct {
 	floating []address             // of the vrrp_instance blocks
 }
 
-// elsewhere names what ironvip has instead of a statement, for those whose place is not a service.
+// elsewhere names what ironvip has instead of a statement, for those whose place is not a service; "": nothing is missing.
 var elsewhere = map[string]string{
+	"virtual_server_group":     "",
+	"SSL":                      "",
 	"global_defs":              "nothing of it is needed",
 	"vrrp_script":              "a VIP moves when none of its services has a usable backend",
 	"vrrp_track_process":       "a VIP moves when none of its services has a usable backend",
@@ -43,31 +43,36 @@ var elsewhere = map[string]string{
 }
 
 // top converts the statements outside of blocks.
-func (c *converter) top(statements []statement) {
+func (c *converter) top(statements []*statement) {
 	var listeners []migrate.Listener
-	for i := range statements {
-		if s := &statements[i]; s.words[0] == "virtual_server_group" {
-			c.groups[s.arg(0)] = s
+	for _, s := range statements {
+		if s.Words[0] == "virtual_server_group" {
+			c.groups[s.Arg(0)] = s
 		}
 	}
-	for i := range statements {
-		s := &statements[i]
-		switch keyword := s.words[0]; keyword {
+	for _, s := range statements {
+		switch s.Words[0] {
 		case "virtual_server":
 			listeners = append(listeners, c.virtualServer(s)...)
 		case "vrrp_instance":
 			c.instance(s)
-		case "virtual_server_group", "SSL":
 		default:
-			if why, known := elsewhere[keyword]; known {
-				c.Note(s.Place, "%s is not converted: %s", keyword, why)
-			} else {
-				c.unknown(s, "")
-			}
+			c.other(s, elsewhere, "")
 		}
 	}
 	c.Add(listeners)
 	c.unserved()
+}
+
+// other notes a statement without an equivalent, with the reason, or that its keyword is unknown. Without a text, the reason needs
+// no note.
+func (c *converter) other(s *statement, reasons map[string]string, where string) {
+	switch why, known := reasons[s.Words[0]]; {
+	case !known:
+		c.unknown(s, where)
+	case why != "":
+		c.Note(s.Place, "%s is not converted: %s", s.Words[0], why)
+	}
 }
 
 // unknown notes a keyword that the converter doesn't know.
@@ -75,5 +80,5 @@ func (c *converter) unknown(s *statement, where string) {
 	if where != "" {
 		where = " in " + where
 	}
-	c.Note(s.Place, "unknown keyword %q%s: ignored", strings.Join(s.words, " "), where)
+	c.Note(s.Place, "unknown keyword %q%s: ignored", s.String(), where)
 }

@@ -24,26 +24,15 @@ const (
 
 // statement is one line, with the block that follows it.
 type statement struct {
-	migrate.Place
-	words []string // the keyword and its arguments; at least one
-	block []statement
+	migrate.Statement
+	block []*statement
 	open  bool // it has a block, which may be empty
-}
-
-// arg returns the n-th argument, "" if there is none.
-func (s *statement) arg(n int) string {
-	if n+1 < len(s.words) {
-		return s.words[n+1]
-	}
-	return ""
 }
 
 // first returns the first statement of the block with the keyword, or nil.
 func (s *statement) first(keyword string) *statement {
-	for i := range s.block {
-		if s.block[i].words[0] == keyword {
-			return &s.block[i]
-		}
+	if i := slices.IndexFunc(s.block, func(inner *statement) bool { return inner.Words[0] == keyword }); i >= 0 {
+		return s.block[i]
 	}
 	return nil
 }
@@ -75,10 +64,10 @@ func Walk(files Files, name string, visit func(block string, words []string)) er
 	return err
 }
 
-func walk(block string, statements []statement, visit func(block string, words []string)) {
+func walk(block string, statements []*statement, visit func(block string, words []string)) {
 	for _, s := range statements {
-		visit(block, s.words)
-		walk(s.words[0], s.block, visit)
+		visit(block, s.Words)
+		walk(s.Words[0], s.block, visit)
 	}
 }
 
@@ -111,20 +100,14 @@ func (r *reader) full(at migrate.Place) bool {
 	return true
 }
 
-// line is a line of a file that may be a part of one, split into words.
-type line struct {
-	migrate.Place
-	words []string
-}
-
 // read returns the statements of a file and of the files that it includes.
-func (r *reader) read(name string) ([]statement, error) {
+func (r *reader) read(name string) ([]*statement, error) {
 	lines, err := r.lines(name)
 	return r.tree(lines), err
 }
 
 // lines returns the lines of a file and of those that it includes, without comments.
-func (r *reader) lines(name string) ([]line, error) {
+func (r *reader) lines(name string) ([]migrate.Statement, error) {
 	text, err := r.Read(name)
 	if err != nil {
 		r.result.Note(migrate.Place{File: name}, "not read: %v", err)
@@ -134,7 +117,7 @@ func (r *reader) lines(name string) ([]line, error) {
 	defer func() { r.open = r.open[:len(r.open)-1] }()
 	r.files++
 	r.bytes += len(text)
-	var out []line
+	var out []migrate.Statement
 	number, joined := 0, ""
 	for raw := range strings.SplitSeq(string(text), "\n") {
 		number++
@@ -191,27 +174,27 @@ func (r *reader) forAllHosts(at migrate.Place, raw string) string {
 }
 
 // pieces divides the words of a line at braces, so that each piece is words, "{" or "}".
-func pieces(at migrate.Place, words []string) (out []line) {
+func pieces(at migrate.Place, words []string) (out []migrate.Statement) {
 	start := 0
 	for i, w := range words {
 		if w != "{" && w != "}" {
 			continue
 		}
 		if i > start {
-			out = append(out, line{at, words[start:i]})
+			out = append(out, migrate.Statement{Place: at, Words: words[start:i]})
 		}
-		out = append(out, line{at, words[i : i+1]})
+		out = append(out, migrate.Statement{Place: at, Words: words[i : i+1]})
 		start = i + 1
 	}
 	if start < len(words) {
-		out = append(out, line{at, words[start:]})
+		out = append(out, migrate.Statement{Place: at, Words: words[start:]})
 	}
 	return out
 }
 
 // include returns the lines of the files that match a pattern, which is relative to the file that
 // has the statement.
-func (r *reader) include(at migrate.Place, pattern string) (out []line) {
+func (r *reader) include(at migrate.Place, pattern string) (out []migrate.Statement) {
 	if len(r.open) > maxDepth {
 		r.result.Note(at, "include %s: files include each other more than %d times: not read", pattern, maxDepth)
 		return nil
@@ -302,40 +285,11 @@ func (r *reader) noteUndefined(at migrate.Place, words []string) {
 	}
 }
 
-// split divides a line into words. Quotes keep spaces together; "#" and "!" begin a comment.
-func split(text string) (words []string) {
-	var b strings.Builder
-	inWord := false
-	var quote byte
-	flush := func() {
-		if inWord {
-			words = append(words, b.String())
-		}
-		b.Reset()
-		inWord = false
-	}
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case quote != 0 && c == '\\' && i+1 < len(text):
-			i++
-			b.WriteByte(text[i])
-		case quote != 0 && c == quote:
-			quote = 0
-		case quote != 0:
-			b.WriteByte(c)
-		case c == '"' || c == '\'':
-			quote, inWord = c, true
-		case c == ' ' || c == '\t':
-			flush()
-		case (c == '#' || c == '!') && !inWord:
-			return words
-		default:
-			b.WriteByte(c)
-			inWord = true
-		}
-	}
-	flush()
-	return words
+// split divides a line into words. A backslash in quotes keeps the character after it; a word that begins with "#" or "!" begins
+// a comment.
+func split(text string) []string {
+	return migrate.Split(text, func(c byte, inWord bool) bool { return !inWord && (c == '#' || c == '!') },
+		func(quote, next byte) (byte, bool) { return next, quote != 0 })
 }
 
 // block is a block that is open: its statement, and where its brace is.
@@ -345,12 +299,12 @@ type block struct {
 }
 
 // tree makes statements of lines.
-func (r *reader) tree(lines []line) []statement {
+func (r *reader) tree(lines []migrate.Statement) []*statement {
 	var file statement
-	open := []block{{statement: &file}} // from the outermost one; only the innermost one grows, so pointers stay valid
+	open := []block{{statement: &file}} // from the outermost one
 	for _, l := range lines {
 		in := open[len(open)-1]
-		switch l.words[0] {
+		switch l.Words[0] {
 		case "{":
 			next := block{&statement{}, l.Place} // which is ignored, unless a keyword has it
 			switch last := len(in.block) - 1; {
@@ -360,7 +314,7 @@ func (r *reader) tree(lines []line) []statement {
 			case last < 0 || in.block[last].open:
 				r.result.Note(l.Place, "{ without a keyword: its block is ignored")
 			default:
-				next.statement = &in.block[last]
+				next.statement = in.block[last]
 				next.open = true
 			}
 			open = append(open, next)
@@ -371,7 +325,7 @@ func (r *reader) tree(lines []line) []statement {
 			}
 			open = open[:len(open)-1]
 		default:
-			in.block = append(in.block, statement{Place: l.Place, words: l.words})
+			in.block = append(in.block, &statement{Statement: l})
 		}
 	}
 	for _, b := range open[1:] {

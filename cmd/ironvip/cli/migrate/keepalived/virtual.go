@@ -1,9 +1,11 @@
 package keepalived
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -45,14 +47,14 @@ var serverNotes = map[string]string{
 
 // virtualServer converts a virtual_server to a listener for each of its addresses.
 func (c *converter) virtualServer(s *statement) []migrate.Listener {
-	v := &server{converter: c, where: "virtual_server " + strings.Join(s.words[1:], " ")}
+	v := &server{converter: c, where: "virtual_server " + strings.Join(s.Words[1:], " ")}
 	at := c.targets(s)
 	if len(at) == 0 {
 		return nil
 	}
 	v.service.Scheduler = vip.WeightedLeastConnection.String()
-	for i := range s.block {
-		v.statement(&s.block[i])
+	for _, inner := range s.block {
+		v.statement(inner)
 	}
 	protocol := v.protocol(s)
 	v.realServers(s)
@@ -87,10 +89,10 @@ func (v *server) protocol(s *statement) vip.Protocol {
 		return vip.UDP
 	}
 	var p vip.Protocol
-	if p.UnmarshalText([]byte(strings.ToLower(stated.arg(0)))) == nil {
+	if p.UnmarshalText([]byte(strings.ToLower(stated.Arg(0)))) == nil {
 		return p
 	}
-	v.Note(stated.Place, "%q is not a protocol: TCP is used", stated.arg(0))
+	v.Note(stated.Place, "%q is not a protocol: TCP is used", stated.Arg(0))
 	return vip.TCP
 }
 
@@ -102,27 +104,27 @@ type target struct {
 
 // targets returns what a virtual_server listens on.
 func (c *converter) targets(s *statement) []target {
-	switch s.arg(0) {
+	switch s.Arg(0) {
 	case "fwmark":
-		c.Note(s.Place, "virtual_server fwmark %s is not converted: define a service for each address, or one with a range of ports", s.arg(1))
+		c.Note(s.Place, "virtual_server fwmark %s is not converted: define a service for each address, or one with a range of ports", s.Arg(1))
 		return nil
 	case "group":
-		group := c.groups[s.arg(1)]
+		group := c.groups[s.Arg(1)]
 		if group == nil {
-			c.Note(s.Place, "virtual_server_group %q is not defined", s.arg(1))
+			c.Note(s.Place, "virtual_server_group %q is not defined", s.Arg(1))
 			return nil
 		}
 		var out []target
 		for _, line := range group.block {
-			if line.words[0] == "fwmark" {
-				c.Note(line.Place, "fwmark %s is not converted: define a service for each address, or one with a range of ports", line.arg(0))
+			if line.Words[0] == "fwmark" {
+				c.Note(line.Place, "fwmark %s is not converted: define a service for each address, or one with a range of ports", line.Arg(0))
 				continue
 			}
-			out = append(out, c.target(line.Place, line.words)...)
+			out = append(out, c.target(line.Place, line.Words)...)
 		}
 		return out
 	}
-	return c.target(s.Place, s.words[1:])
+	return c.target(s.Place, s.Words[1:])
 }
 
 // target reads an address or a range of addresses, and a port, a range of ports, or none.
@@ -133,14 +135,10 @@ func (c *converter) target(at migrate.Place, words []string) []target {
 	}
 	var ports spec.PortRange
 	if len(words) > 1 && words[1] != "0" {
-		first, last, isRange := strings.Cut(words[1], "-")
-		ports.First, ports.Last = portNumber(first), portNumber(last)
-		if ports.First == 0 || isRange && ports.Last < ports.First {
+		var ok bool
+		if ports, ok = migrate.Ports(words[1]); !ok {
 			c.Note(at, "%q is not a port: not converted", words[1])
 			return nil
-		}
-		if ports.Last == ports.First {
-			ports.Last = 0
 		}
 	}
 	text, last, isRange := strings.Cut(words[0], "-")
@@ -168,27 +166,12 @@ func (c *converter) target(at migrate.Place, words []string) []target {
 // lastAddress returns the end of a range: an address, or the last number of one, which is decimal for
 // IPv4 and hexadecimal for IPv6. It returns the zero Addr if the range isn't one.
 func lastAddress(first netip.Addr, last string) netip.Addr {
-	if end, err := netip.ParseAddr(last); err == nil {
-		if end.BitLen() != first.BitLen() || end.Less(first) {
-			return netip.Addr{}
-		}
-		return end
+	end, err := netip.ParseAddr(last)
+	if err != nil && last != "" && !strings.ContainsAny(last, ".:") {
+		text := first.String()
+		end, err = netip.ParseAddr(text[:strings.LastIndexAny(text, ".:")+1] + cmp.Or(strings.TrimLeft(last, "0"), "0"))
 	}
-	base, bits := 10, 8
-	if first.Is6() {
-		base, bits = 16, 16
-	}
-	n, err := strconv.ParseUint(last, base, bits)
-	if err != nil {
-		return netip.Addr{}
-	}
-	raw := first.AsSlice()
-	raw[len(raw)-1] = byte(n)
-	if first.Is6() {
-		raw[len(raw)-2] = byte(n >> 8)
-	}
-	end, _ := netip.AddrFromSlice(raw)
-	if end.Less(first) {
+	if err != nil || end.BitLen() != first.BitLen() || end.Less(first) {
 		return netip.Addr{}
 	}
 	return end
@@ -196,69 +179,56 @@ func lastAddress(first netip.Addr, last string) netip.Addr {
 
 // statement converts one statement of a virtual_server, except its real servers.
 func (v *server) statement(s *statement) {
-	switch keyword := s.words[0]; keyword {
+	switch s.Words[0] {
 	case "lb_algo", "lvs_sched":
-		if migrate.IsScheduler(s.arg(0)) {
-			v.service.Scheduler = s.arg(0)
-		} else {
-			v.Note(s.Place, "the scheduler %s is not available: %s is used", s.arg(0), v.service.Scheduler)
-		}
+		v.Scheduler(s.Place, &v.service, s.Arg(0))
 	case "lb_kind", "lvs_method":
 		v.service.Forward = v.forward(s)
 	case "persistence_timeout":
 		timeout := 360 * time.Second // keepalived's default
-		if s.arg(0) != "" {
+		if s.Arg(0) != "" {
 			if n, ok := v.number(s, 1, math.MaxInt32, timeout.String()+" is used"); ok {
 				timeout = time.Duration(n) * time.Second
 			}
 		}
-		if timeout > vip.MaxAffinity {
-			v.Note(s.Place, "an affinity of %s is too long: %s is used", timeout, vip.MaxAffinity)
-			timeout = vip.MaxAffinity
-		}
-		v.service.Affinity = &spec.Affinity{Timeout: new(spec.Duration(timeout))}
+		v.service.Affinity = v.Affinity(s.Place, timeout)
 	case "real_server", "sorry_server", "ops", "hashed", "ip_family", "quorum_weight", "protocol",
 		"flag-1", "flag-2", "flag-3", "sh-port", "sh-fallback", "mh-port", "mh-fallback", "inhibit_on_failure":
 		// elsewhere in this file; an unhealthy backend is never removed
 	case "virtualhost":
-		v.check.host = s.arg(0)
+		v.check.host = s.Arg(0)
 	case "weight":
 		if n, ok := v.number(s, 0, vip.MaxWeight, "the weight is "+strconv.Itoa(vip.DefaultWeight)); ok {
 			v.weight = migrate.Weight(n)
 		}
 	default:
-		if v.check.set(s, v.converter) {
-			return
+		if !v.check.set(s, v.converter) {
+			v.other(s, serverNotes, v.where)
 		}
-		if why, known := serverNotes[keyword]; known {
-			v.Note(s.Place, "%s is not converted: %s", keyword, why)
-			return
-		}
-		v.unknown(s, v.where)
 	}
 }
 
 // forward returns the forwarding method of a statement, "" for the default.
 func (v *server) forward(s *statement) string {
-	switch strings.ToUpper(s.arg(0)) {
+	switch strings.ToUpper(s.Arg(0)) {
 	case "NAT":
 	case "DR":
 		return vip.ForwardDirect.String()
 	case "TUN":
-		if len(s.words) > 2 {
-			v.Note(s.Place, "%q: only tunnels by IP in IP are available", strings.Join(s.words[2:], " "))
+		if len(s.Words) > 2 {
+			v.Note(s.Place, "%q: only tunnels by IP in IP are available", strings.Join(s.Words[2:], " "))
 		}
 		return vip.ForwardTunnel.String()
 	default:
-		v.Note(s.Place, "%q is not a forwarding method: nat is used", s.arg(0))
+		v.Note(s.Place, "%q is not a forwarding method: nat is used", s.Arg(0))
 	}
 	return ""
 }
 
 // realServers converts the real servers, then the sorry server.
 func (v *server) realServers(s *statement) {
-	for i := range s.block {
-		if inner := &s.block[i]; inner.words[0] == "real_server" {
+	for _, inner := range s.block {
+		if inner.Words[0] == "real_server" {
 			v.realServer(inner)
 		}
 	}
@@ -288,12 +258,10 @@ func (v *server) realServer(s *statement) {
 		return
 	}
 	b.Weight = v.weight
-	where := "real_server " + strings.Join(s.words[1:], " ")
+	where := "real_server " + strings.Join(s.Words[1:], " ")
 	check := realCheck{Place: s.Place, timing: v.check}
-	for i := range s.block {
-		inner := &s.block[i]
-		keyword := inner.words[0]
-		why, noted := realNotes[keyword]
+	for _, inner := range s.block {
+		keyword := inner.Words[0]
 		switch {
 		case keyword == "weight":
 			if n, ok := v.number(inner, 0, vip.MaxWeight, "the weight is "+strconv.Itoa(vip.DefaultWeight)); ok {
@@ -306,20 +274,16 @@ func (v *server) realServer(s *statement) {
 				v.Note(inner.Place, "%s is not converted: a service has one forwarding method", keyword)
 			}
 		case keyword == "virtualhost":
-			check.host = inner.arg(0)
+			check.host = inner.Arg(0)
 		case checkTypes[keyword] != nil:
 			if check.block != nil {
-				v.Note(inner.Place, "%s is not converted: a backend has one check, %s of line %d", keyword, check.block.words[0], check.block.Line)
+				v.Note(inner.Place, "%s is not converted: a backend has one check, %s of line %d", keyword, check.block.Words[0], check.block.Line)
 				continue
 			}
 			check.block = inner
-		case noted:
-			if why != "" {
-				v.Note(inner.Place, "%s is not converted: %s", keyword, why)
-			}
 		case check.set(inner, v.converter):
 		default:
-			v.unknown(inner, where)
+			v.other(inner, realNotes, where)
 		}
 	}
 	v.checks = append(v.checks, check)
@@ -328,46 +292,40 @@ func (v *server) realServer(s *statement) {
 
 // backend reads the address and the port of a real_server or sorry_server.
 func (v *server) backend(s *statement) (spec.Backend, bool) {
-	addr, err := netip.ParseAddr(s.arg(0))
+	addr, err := netip.ParseAddr(s.Arg(0))
 	if err != nil {
-		v.Note(s.Place, "%q is not an address: not converted", s.arg(0))
+		v.Note(s.Place, "%q is not an address: not converted", s.Arg(0))
 		return spec.Backend{}, false
 	}
 	b := spec.Backend{Address: addr.String()}
-	if text := s.arg(1); text != "" && text != "0" {
-		if b.Port = spec.PortNumber(portNumber(text)); b.Port == 0 {
+	if text := s.Arg(1); text != "" && text != "0" {
+		if b.Port = migrate.Port(text); b.Port == 0 {
 			v.Note(s.Place, "%q is not a port: the port of the service is used", text)
 		}
 	}
 	return b, true
 }
 
+// schedulerFlags are the flags of statements, and the schedulers that have them; none: all.
+var schedulerFlags = map[string]struct {
+	flag string
+	of   []vip.Scheduler
+}{
+	"ops": {flag: "one-packet"}, "flag-1": {"fallback", []vip.Scheduler{vip.SourceHash, vip.MaglevHash}}, "flag-2": {"port", []vip.Scheduler{vip.SourceHash, vip.MaglevHash}},
+	"sh-fallback": {"fallback", []vip.Scheduler{vip.SourceHash}}, "mh-fallback": {"fallback", []vip.Scheduler{vip.MaglevHash}},
+	"sh-port": {"port", []vip.Scheduler{vip.SourceHash}}, "mh-port": {"port", []vip.Scheduler{vip.MaglevHash}},
+}
+
 // flags converts the flags of the schedulers.
 func (v *server) flags(s *statement) {
-	flag := func(at *statement, name string, fits bool) {
-		if fits {
-			v.service.SchedulerFlags = append(v.service.SchedulerFlags, name)
-		} else {
-			v.Note(at.Place, "%s has no effect with the scheduler %s: ignored", at.words[0], v.service.Scheduler)
-		}
-	}
-	sh, mh := v.service.Scheduler == vip.SourceHash.String(), v.service.Scheduler == vip.MaglevHash.String()
-	for i := range s.block {
-		switch inner := &s.block[i]; inner.words[0] {
-		case "ops":
-			flag(inner, "one-packet", true)
-		case "sh-fallback":
-			flag(inner, "fallback", sh)
-		case "mh-fallback":
-			flag(inner, "fallback", mh)
-		case "flag-1":
-			flag(inner, "fallback", sh || mh)
-		case "sh-port":
-			flag(inner, "port", sh)
-		case "mh-port":
-			flag(inner, "port", mh)
-		case "flag-2":
-			flag(inner, "port", sh || mh)
+	for _, inner := range s.block {
+		f, is := schedulerFlags[inner.Words[0]]
+		switch {
+		case !is:
+		case f.of == nil || slices.ContainsFunc(f.of, func(of vip.Scheduler) bool { return of.String() == v.service.Scheduler }):
+			v.service.SchedulerFlags = append(v.service.SchedulerFlags, f.flag)
+		default:
+			v.Note(inner.Place, "%s has no effect with the scheduler %s: ignored", inner.Words[0], v.service.Scheduler)
 		}
 	}
 }
@@ -375,21 +333,12 @@ func (v *server) flags(s *statement) {
 // number reads the first argument of a statement as a number within bounds. It notes anything else,
 // and what takes its place.
 func (c *converter) number(s *statement, least, most int, instead string) (n int, ok bool) {
-	n, err := strconv.Atoi(s.arg(0))
+	n, err := strconv.Atoi(s.Arg(0))
 	if err != nil || n < least || n > most {
-		c.Note(s.Place, "%s %q is not a number from %d to %d: %s", s.words[0], s.arg(0), least, most, instead)
+		c.Note(s.Place, "%s %q is not a number from %d to %d: %s", s.Words[0], s.Arg(0), least, most, instead)
 		return 0, false
 	}
 	return n, true
-}
-
-// portNumber returns a port, 0 for anything else.
-func portNumber(text string) int {
-	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil {
-		return 0
-	}
-	return int(n)
 }
 
 // seconds reads keepalived's times: seconds, with a fraction or without.

@@ -1,6 +1,7 @@
 package keepalived
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -43,7 +44,8 @@ var instanceKeywords = map[string]string{
 	"garp_master_refresh": "", "garp_master_refresh_repeat": "", "garp_lower_prio_delay": "", "garp_lower_prio_repeat": "",
 	"lvs_sync_daemon_interface": "connections are not synchronized: with dr or tunnel and the scheduler mh they survive a move",
 	"dont_track_primary":        "", "native_ipv6": "", "higher_prio_send_advert": "", "lower_prio_no_advert": "",
-	"unicast_src_ip": "", "vmac_xmit_base": "", "strict_mode": "", "skip_check_adv_addr": "", "promote_secondaries": "",
+	"unicast_src_ip": "", "vmac_xmit_base": "", "strict_mode": "", "interface": "", // read before, as addresses can precede it
+	"skip_check_adv_addr": "", "promote_secondaries": "",
 }
 
 // instance converts a vrrp_instance: its addresses are announced at layer 2, and its peers are the
@@ -52,31 +54,25 @@ func (c *converter) instance(s *statement) {
 	if c.Announce == nil {
 		c.Announce = &migrate.Announce{}
 	}
-	where := "vrrp_instance " + s.arg(0)
+	where := "vrrp_instance " + s.Arg(0)
 	device := ""
 	if i := s.first("interface"); i != nil {
-		device = i.arg(0)
+		device = i.Arg(0)
 	}
-	for i := range s.block {
-		inner := &s.block[i]
-		keyword := inner.words[0]
-		why, known := instanceKeywords[keyword]
-		switch {
-		case keyword == "virtual_ipaddress" || keyword == "virtual_ipaddress_excluded":
+	for _, inner := range s.block {
+		switch inner.Words[0] {
+		case "virtual_ipaddress", "virtual_ipaddress_excluded":
 			for _, a := range inner.block {
-				c.virtualAddress(&a, device)
+				c.virtualAddress(a, device)
 			}
-		case keyword == "unicast_peer":
+		case "unicast_peer":
 			for _, p := range inner.block {
-				c.peer(p.Place, p.words[0])
+				c.peer(p.Place, p.Words[0])
 			}
-		case keyword == "unicast_src_ip":
-			c.peer(inner.Place, inner.arg(0))
-		case keyword == "interface": // read above, as addresses can come before it
-		case !known:
-			c.unknown(inner, where)
-		case why != "":
-			c.Note(inner.Place, "%s is not converted: %s", keyword, why)
+		case "unicast_src_ip":
+			c.peer(inner.Place, inner.Arg(0))
+		default:
+			c.other(inner, instanceKeywords, where)
 		}
 	}
 }
@@ -84,16 +80,13 @@ func (c *converter) instance(s *statement) {
 // virtualAddress reads an address. It is announced on the interface after "dev", or else on that of
 // the instance.
 func (c *converter) virtualAddress(s *statement, device string) {
-	text, _, _ := strings.Cut(s.words[0], "/")
+	text, _, _ := strings.Cut(s.Words[0], "/")
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
 		c.Note(s.Place, "%q is not an address: ignored", text)
 		return
 	}
-	if i := slices.Index(s.words, "dev"); i > 0 && i+1 < len(s.words) {
-		device = s.words[i+1]
-	}
-	c.Announce.AddInterface(device)
+	c.Announce.AddInterface(cmp.Or(s.After("dev"), device))
 	c.floating = append(c.floating, address{s.Place, addr})
 }
 

@@ -1,0 +1,181 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/haproxy"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/ipvsadm"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/keepalived"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// maxImport bounds the text that is converted, in bytes.
+const maxImport = 64 << 20
+
+func (a *app) importCommands() *cobra.Command {
+	return command.Group("import", "convert the configuration of another load balancer",
+		a.importCommand("keepalived", "keepalived.conf",
+			"Converts virtual_server blocks, the checks of their real servers, and the addresses of\nvrrp_instance blocks.", keepalived.Convert),
+		a.importCommand("ipvsadm", "ipvsadm.rules",
+			"Converts what \"ipvsadm -Sn\" prints; FILE may be \"-\" for stdin.", a.textImport(ipvsadm.Convert)),
+		a.importCommand("haproxy", "haproxy.cfg",
+			"Converts listen sections, and frontend sections with their default_backend, in mode tcp.", a.textImport(haproxy.Convert)),
+	)
+}
+
+// importCommand returns the command that converts one kind of file.
+func (a *app) importCommand(program, example, long string, convert func(name string) migrate.Result) *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault), // files of any name
+		Use:               program + " FILE",
+		Short:             "convert a configuration of " + program + " to TOML; needs no agent",
+		Long: long + `
+It prints ironvip.toml and a file of services.d, or writes them to a new directory. On stderr, it
+lists with file and line what has no equivalent.`,
+		Example: fmt.Sprintf("  ironvip import %s %s\n  ironvip import %[1]s %[2]s --dir ./converted && ironvip config validate ./converted", program, example),
+		Args:    cobra.ExactArgs(1),
+	}
+	cmd.Flags().StringVar(&dir, "dir", "", "write the files to this directory instead of stdout; existing files are not replaced")
+	command.Must(cmd.MarkFlagDirname("dir"))
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		result := convert(args[0])
+		if len(result.Services) == 0 && len(result.Notes) == 1 && result.Notes[0].Line == 0 {
+			return errors.New(result.Notes[0].String()) // the file was not read
+		}
+		made, err := newImported(program, args[0], result)
+		if err != nil {
+			return err
+		}
+		if dir != "" {
+			if err := made.write(dir); err != nil {
+				return err
+			}
+		} else if err := a.Show(made.view()); err != nil {
+			return err
+		}
+		for _, n := range made.Notes {
+			a.Say("%s", n)
+		}
+		a.Say("%s, %s", output.Plural(len(result.Services), "service"), output.Plural(len(made.Notes), "note"))
+		return nil
+	}
+	return cmd
+}
+
+// textImport reads the file that a converter of texts converts.
+func (a *app) textImport(convert func(name, text string) migrate.Result) func(string) migrate.Result {
+	return func(file string) (result migrate.Result) {
+		text, name, problem := a.ReadInput(file, maxImport)
+		if problem != nil {
+			result.Note(migrate.Place{File: name}, "not read: %s", problem.Message)
+			return result
+		}
+		return convert(name, string(text))
+	}
+}
+
+// imported is what an import made, as texts and for -o json.
+type imported struct {
+	Config   string   `json:"config"`   // ironvip.toml
+	Services string   `json:"services"` // services.d/PROGRAM.toml
+	Notes    []string `json:"notes"`    // "FILE:LINE: text"
+
+	file string // of the services, below the directory
+}
+
+func newImported(program, name string, result migrate.Result) (*imported, error) {
+	m := &imported{file: filepath.Join("services.d", program+".toml"), Notes: []string{}}
+	var services []spec.Service
+	for _, s := range result.Services {
+		services = append(services, s.Service)
+		_, problems := s.Service.Build("import", s.Place.String())
+		for _, p := range problems {
+			p.Place = "" // Note has it
+			result.Note(s.Place, "%s", withHint(p))
+		}
+	}
+	for _, n := range result.Notes {
+		m.Notes = append(m.Notes, n.String())
+	}
+	blocks, err := output.TOMLBlocks("service", services)
+	if err != nil {
+		return nil, err
+	}
+	head := fmt.Sprintf("# Converted from %s.\n\n", name)
+	m.Services, m.Config = head+blocks, head+importedConfig(&result)
+	return m, nil
+}
+
+// withHint returns a problem and its hint as one sentence.
+func withHint(p vip.Problem) string {
+	if p.Hint == "" {
+		return p.Error()
+	}
+	return p.Error() + ": " + p.Hint
+}
+
+// importedConfig returns the text of ironvip.toml.
+func importedConfig(result *migrate.Result) string {
+	var b strings.Builder
+	if len(result.Services) > 0 {
+		cidrs := output.Texts(result.Addresses, func(at netip.Addr) string { return netip.PrefixFrom(at, at.BitLen()).String() })
+		fmt.Fprintf(&b, "[[pool]]\nname = %q\ncidrs = [%s]\n", migrate.PoolName, quoted(cidrs))
+	}
+	if announce := result.Announce; announce != nil {
+		b.WriteString("\n[announce]\nmode = \"l2\"\n")
+		if len(announce.Interfaces) > 0 {
+			fmt.Fprintf(&b, "interfaces = [%s]\n", quoted(announce.Interfaces))
+		}
+		if len(announce.Peers) > 0 {
+			fmt.Fprintf(&b, "peers = [%s]\n", quoted(output.Texts(announce.Peers, netip.Addr.String)))
+			b.WriteString("key_file = \"announce-key\"     # head -c 32 /dev/urandom | base64; the same on all hosts\n")
+		}
+	}
+	return b.String()
+}
+
+func quoted(words []string) string { return strings.Join(output.Texts(words, strconv.Quote), ", ") }
+
+// view shows both files as one text, each after a comment with its name.
+func (m *imported) view() output.View {
+	return output.View{Data: m, Text: func(*output.Printer) string {
+		return fmt.Sprintf("# ---- ironvip.toml\n%s\n# ---- %s\n%s", m.Config, m.file, m.Services)
+	}}
+}
+
+// write creates the files in a directory.
+func (m *imported) write(dir string) error {
+	for _, f := range []struct{ name, text string }{{"ironvip.toml", m.Config}, {m.file, m.Services}} {
+		path := filepath.Join(dir, f.name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+		if errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("%s exists: not replaced", path)
+		}
+		if err != nil {
+			return err
+		}
+		_, err = file.WriteString(f.text)
+		if err := cmp.Or(err, file.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
