@@ -44,7 +44,7 @@ func (c *convergence) run(ctx context.Context) error {
 	started := c.tables.Services.Revision()
 	for {
 		changed := c.tables.Revisions.Changed() // before looking
-		eachChange(statuses, func(k *vip.ServiceKey) { c.look(*k) })
+		statuses.Each(func(k *vip.ServiceKey) { c.look(*k) })
 		changes, more := services.TryNext()
 		for _, ch := range changes {
 			switch k := ch.Value.Key; {

@@ -118,7 +118,7 @@ var (
 )
 
 func compareBackends(a, b vip.BackendKey) int {
-	return cmp.Or(compareKeys(a.Service, b.Service), a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port))
+	return cmp.Or(a.Service.Compare(b.Service), a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port))
 }
 
 // checkKey identifies a row of the comparison of checks.

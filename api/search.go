@@ -208,7 +208,7 @@ func (f *finder) best(limit int) []match {
 }
 
 func compareMatches(a, b match) int {
-	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name), compareKeys(a.service, b.service))
+	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name), a.service.Compare(b.service))
 }
 
 // matchView returns a match in the API's form.

@@ -35,7 +35,6 @@
 //	wait.go         blocking reads, and writes that wait for the dataplane
 //	problem.go      problem documents of refused writes
 //	recent.go       reads that several callers share
-//	feeds.go        the changes that the status of a service depends on
 //	unhealthy.go    the index of unhealthy services
 //	states.go       events about the states of services
 //	metrics.go      Prometheus metrics

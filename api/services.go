@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -119,7 +118,7 @@ func (s *Server) listServices(ctx context.Context, in *listServicesInput) (out v
 	out.Revision = s.tables.Revisions.Revision() // before reading: too old costs one check, too new would lose a change
 	keys := make([]vip.ServiceKey, 0, s.Services.Len())
 	for k, v := range s.Services.All() {
-		if in.selects(&v) && (in.Cursor == "" || compareKeys(k, last) > 0) {
+		if in.selects(&v) && (in.Cursor == "" || k.Compare(last) > 0) {
 			keys = append(keys, k)
 		}
 	}
@@ -130,11 +129,7 @@ func (s *Server) listServices(ctx context.Context, in *listServicesInput) (out v
 	return out, nil
 }
 
-var serviceOrder = order[vip.ServiceKey]{"services", compareKeys}
-
-func compareKeys(a, b vip.ServiceKey) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
+var serviceOrder = order[vip.ServiceKey]{"services", vip.ServiceKey.Compare}
 
 type getServiceInput struct {
 	ServicePath

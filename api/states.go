@@ -21,7 +21,7 @@ const maxStateEvents = 20
 // caller holds mu.
 func (s *unhealthyIndex) publish() {
 	added, more := 0, 0
-	for _, k := range slices.SortedFunc(maps.Keys(s.changed), compareKeys) {
+	for _, k := range slices.SortedFunc(maps.Keys(s.changed), vip.ServiceKey.Compare) {
 		e, changed := s.stateEvent(k)
 		switch {
 		case !changed:

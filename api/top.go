@@ -99,7 +99,7 @@ func top(line v1.Top, last, now map[vip.ServiceKey]reconcile.Traffic, took time.
 		return r.Connections
 	}
 	compare := func(a, b row) int {
-		return cmp.Or(cmp.Compare(b.value, a.value), cmp.Compare(b.Active, a.Active), compareKeys(a.key, b.key))
+		return cmp.Or(cmp.Compare(b.value, a.value), cmp.Compare(b.Active, a.Active), a.key.Compare(b.key))
 	}
 	rows := make([]row, 0, len(now))
 	for key, t := range now {

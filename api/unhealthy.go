@@ -148,7 +148,7 @@ func (s *unhealthyIndex) standing() standing {
 			out.until = service.until
 		}
 	}
-	slices.SortFunc(out.panics, compareKeys)
+	slices.SortFunc(out.panics, vip.ServiceKey.Compare)
 	return out
 }
 
@@ -229,9 +229,9 @@ func (s *unhealthyIndex) update() {
 		s.frontends, s.matched = make(map[vip.FrontendKey]struct{}), make(map[vip.ServiceKey]struct{})
 		s.published = make(map[vip.ServiceKey]status.State)
 	}
-	eachChange(s.desired, func(f *vip.Frontend) { s.lookFrontend(f.Key) })
-	eachChange(s.applied, func(a *reconcile.AppliedFrontend) { s.lookFrontend(a.Tried.Value.Key) })
-	eachChange(s.feed, func(k *vip.ServiceKey) { s.look(*k) })
+	s.desired.Each(func(f *vip.Frontend) { s.lookFrontend(f.Key) })
+	s.applied.Each(func(a *reconcile.AppliedFrontend) { s.lookFrontend(a.Tried.Value.Key) })
+	s.feed.Each(func(k *vip.ServiceKey) { s.look(*k) })
 	s.services, s.kinds, s.frontends = emptied(s.services), emptied(s.kinds), emptied(s.frontends)
 	if s.chosen == nil {
 		return

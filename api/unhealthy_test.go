@@ -289,7 +289,7 @@ func TestUnhealthyEqualsTheTables(t *testing.T) {
 					want.panics = append(want.panics, k)
 				}
 			}
-			slices.SortFunc(want.panics, compareKeys)
+			slices.SortFunc(want.panics, vip.ServiceKey.Compare)
 			if got := s.standing(); !reflect.DeepEqual(got, want) {
 				t.Fatalf("%+v, want %+v", got, want)
 			}

@@ -62,8 +62,8 @@ func (w *serviceWatcher) run() {
 	for synced := false; ; synced = true {
 		changed := w.s.tables.Revisions.Changed() // before looking
 		services := make(map[vip.ServiceKey]struct{})
-		eachChange(feed, func(k *vip.ServiceKey) { services[*k] = struct{}{} })
-		for i, key := range slices.SortedFunc(maps.Keys(services), compareKeys) {
+		feed.Each(func(k *vip.ServiceKey) { services[*k] = struct{}{} })
+		for i, key := range slices.SortedFunc(maps.Keys(services), vip.ServiceKey.Compare) {
 			if i%100 == 0 {
 				w.allow(0)
 			}

@@ -51,6 +51,16 @@ func (f *Feed[K, V]) Next(ctx context.Context) ([]Change[V], error) {
 // The channel is closed at the next change.
 func (f *Feed[K, V]) TryNext() ([]Change[V], <-chan struct{}) { return f.poll() }
 
+// Each calls with for the newest value of each row that has changed since the last call, or the last value of a
+// deleted one. The first call has all rows.
+func (f *Feed[K, V]) Each(with func(*V)) {
+	for batch, _ := f.poll(); len(batch) > 0; batch, _ = f.poll() {
+		for i := range batch {
+			with(&batch[i].Value)
+		}
+	}
+}
+
 // Seen returns the revision up to which the feed has delivered everything. At the end of the table,
 // this is the table's revision. It can be higher than the last delivered change, because deletions
 // from before Watch are not delivered.
