@@ -30,16 +30,15 @@ type Announcing struct {
 }
 
 func (s *Server) announceRoutes() {
-	lacks := server.Needs(s.Announcing != nil, "announcer")
-	server.HandleJSON(s.http, server.Route{Path: v1.PathAnnouncements, Lacks: lacks, Need: access.View, ID: "list-announcements", Tag: "announce", Summary: "List announcements of VIPs",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathAnnouncements, Need: access.View, ID: "list-announcements", Tag: "announce", Summary: "List announcements of VIPs",
 		Description: "The VIPs of pools that are announced (announce.mode), with the host that announces each and why."}, s.listAnnouncements)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathAnnouncements + "/{ip}", Lacks: lacks, Need: access.View, ID: "get-announcement", Tag: "announce", Summary: "Get the announcement of a VIP"}, s.getAnnouncement)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathAnnouncePeers, Lacks: lacks, Need: access.View, ID: "list-announce-peers", Tag: "announce", Summary: "List the hosts and routers that the announcer is in touch with"}, s.listAnnouncePeers)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathAnnouncements + "/{ip}", Need: access.View, ID: "get-announcement", Tag: "announce", Summary: "Get the announcement of a VIP"}, s.getAnnouncement)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathAnnouncePeers, Need: access.View, ID: "list-announce-peers", Tag: "announce", Summary: "List the hosts and routers that the announcer is in touch with"}, s.listAnnouncePeers)
 	const drain = v1.PathNodes + "/{name}/drain"
-	server.HandleJSON(s.http, server.Route{Path: drain, Lacks: lacks, Need: access.View, ID: "get-node-drain", Tag: "node", Summary: "Show whether a node drains"}, s.getNodeDrain)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodPut, Path: drain, Lacks: lacks, Need: access.Operate, ID: "drain-node", Tag: "node", Summary: "Drain a node",
+	server.HandleJSON(s.http, server.Route{Path: drain, Need: access.View, ID: "get-node-drain", Tag: "node", Summary: "Show whether a node drains"}, s.getNodeDrain)
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPut, Path: drain, Need: access.Operate, ID: "drain-node", Tag: "node", Summary: "Drain a node",
 		Description: "Other hosts announce its VIPs. It survives restarts. Answers when the drain is stored; vips of a GET shows what is left."}, s.drainNode)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: drain, Lacks: lacks, Need: access.Operate, ID: "undrain-node", Tag: "node", Summary: "End the drain of a node"}, s.undrainNode)
+	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: drain, Need: access.Operate, ID: "undrain-node", Tag: "node", Summary: "End the drain of a node"}, s.undrainNode)
 }
 
 var addrOrder = order[netip.Addr]{"announcements", netip.Addr.Compare}
@@ -208,15 +207,13 @@ func (s *Server) checkNode(ctx context.Context, node string) error {
 	if node == s.Node {
 		return nil
 	}
-	if s.Nodes != nil {
-		list, err := s.Nodes(ctx)
-		if err != nil {
-			return writeFailed(vip.BackendKey{}, err)
-		}
-		fleet := list.Store != configs.StoreBolt // else the drain of another host would have no effect there
-		if slices.ContainsFunc(list.Items, func(n v1.Node) bool { return fleet && n.Name == node }) {
-			return nil
-		}
+	list, err := s.Nodes(ctx)
+	if err != nil {
+		return writeFailed(vip.BackendKey{}, err)
+	}
+	fleet := list.Store != configs.StoreBolt // else the drain of another host would have no effect there
+	if slices.ContainsFunc(list.Items, func(n v1.Node) bool { return fleet && n.Name == node }) {
+		return nil
 	}
 	return server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no node \""+node+"\"", "list nodes: GET "+v1.PathNodes+"; without a fleet, drain a host through its own agent")
 }

@@ -233,11 +233,7 @@ func problemsOfError(key vip.ServiceKey, err error) []vip.Problem {
 
 // host returns what a plan of an apply needs to know of this host.
 func (s *Server) host() status.On {
-	on := status.On{Node: compile.Node{Name: s.Node}}
-	if s.Dataplane != nil {
-		on.Mode = s.Dataplane().Mode
-	}
-	return on
+	return status.On{Node: compile.Node{Name: s.Node}, Mode: s.Dataplane().Mode}
 }
 
 // proposed returns the plan of an apply.
@@ -248,10 +244,7 @@ func (s *Server) proposed(results []rest.Result, refusals []vip.Problem) *v1.Pla
 			rows = append(rows, r.Row)
 		}
 	}
-	granted := make([]vip.Allocation, len(rows))
-	if s.Preview != nil {
-		granted = s.Preview(rows)
-	}
+	granted := s.Preview(rows)
 	var before, after []status.Planned
 	for i, row := range rows {
 		after = append(after, status.Planned{Service: row, Allocation: granted[i]})

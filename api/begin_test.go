@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -15,9 +14,7 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/sources"
@@ -28,30 +25,18 @@ import (
 )
 
 // notBegun returns a server of an agent with a store that has not responded, and a function that
-// makes the agent begin. The tables are empty, and there is no Registrar.
+// makes the agent begin. The tables are empty.
 func notBegun() (s *Server, begin func()) {
 	clock := &table.Clock{}
 	begun := make(chan struct{})
-	statuses := table.New(clock, sources.KeyOfStatus, sources.SameStatus)
-	statuses.Set(sources.Status{Name: "files", Type: "static"})
 	tables := pipeline.NewTables(clock)
 	tables.Services.Initializer()
-	return New(Deps{Policy: everyone, Node: "lb1", Naming: noNames(), Clock: clock, Services: tables.Services, Sources: statuses,
-		Conflicts: pipeline.NewResolve(pipeline.ResolveOptions{Services: tables.Services}).Conflicts(),
-		Leases:    table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
-		Overrides: tables.Overrides, Health: tables.Health, Passive: tables.Passive, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
-		Begun: begun, Awaits: func() string { return "waiting for consul at 10.0.0.5:8500: connection refused" }, Ready: make(chan struct{}),
-		Log:       slog.New(slog.DiscardHandler),
-		Events:    event.NewLog(10, time.Now),
-		Pools:     func() []ipam.PoolStatus { return []ipam.PoolStatus{{Pool: ipam.Pool{Name: "lan"}, Size: 10, Free: 10}} },
-		Stats:     func() reconcile.Stats { return reconcile.Stats{} },
-		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy"} },
-		Repair:    func(context.Context) ([]Difference, error) { return nil, errors.New("the dataplane was touched") },
-		Config: Config{
-			Validate: func(context.Context) (problems, warnings []vip.Problem) { return nil, nil },
-			Reload:   func(context.Context) (v1.ReloadResult, []vip.Problem) { return v1.ReloadResult{}, nil },
-		},
-	}), func() { close(begun) }
+	d := idle(tables)
+	d.Begun, d.Awaits = begun, func() string { return "waiting for consul at 10.0.0.5:8500: connection refused" }
+	d.Sources.(*table.Table[string, sources.Status]).Set(sources.Status{Name: "files", Type: "static"})
+	d.Stats = func() reconcile.Stats { return reconcile.Stats{} }
+	d.Repair = func(context.Context) ([]Difference, error) { return nil, errors.New("the dataplane was touched") }
+	return New(d), func() { close(begun) }
 }
 
 func askDirectly(t *testing.T, s *Server, method, path string) (int, http.Header, string) {

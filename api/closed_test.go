@@ -15,8 +15,6 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/must"
@@ -83,8 +81,7 @@ func TestClosedPagesCostNothing(t *testing.T) {
 	w := newWritten()
 	stats := &reconciletest.Statistics{}
 	d := w.deps()
-	d.Policy, d.Statistics = everyone, stats
-	d.Leases = table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
+	d.Statistics = stats
 	d.Events = event.NewLog(100, time.Now)
 	for i := range services {
 		w.healthy(i)

@@ -10,14 +10,11 @@ import (
 )
 
 func (s *Server) configRoutes() {
-	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathConfigValidate, Early: true, Lacks: server.Needs(s.Config.Validate != nil, "configuration"),
-		Need: access.Operate, ID: "validate-config", Tag: "config",
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathConfigValidate, Early: true, Need: access.Operate, ID: "validate-config", Tag: "config",
 		Summary: "Validate the configuration on the agent's disk", Description: "Changes nothing."}, s.validateConfig)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathConfigPlan, Lacks: server.Needs(s.Config.Plan != nil, "configuration"),
-		Need: access.Operate, ID: "plan-config", Tag: "config",
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathConfigPlan, Need: access.Operate, ID: "plan-config", Tag: "config",
 		Summary: "Show what a reload would change", Description: "Changes nothing."}, s.planConfig)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathReload, Early: true, Lacks: server.Needs(s.Config.Reload != nil, "configuration"),
-		Need: access.Operate, ID: "reload", Tag: "config",
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathReload, Early: true, Need: access.Operate, ID: "reload", Tag: "config",
 		Summary: "Reload the configuration", Description: "Atomic: an invalid configuration changes nothing."}, s.reload)
 }
 

@@ -18,8 +18,7 @@ import (
 )
 
 func (s *Server) connectionRoutes() {
-	server.Handle(s.http, server.Route{Path: v1.PathConnections, Lacks: server.Needs(s.ConnectionLister != nil, "dataplane that lists connections"),
-		Need: access.Operate, ID: "list-connections", Tag: "dataplane", Summary: "List single connections",
+	server.Handle(s.http, server.Route{Path: v1.PathConnections, Need: access.Operate, ID: "list-connections", Tag: "dataplane", Summary: "List single connections",
 		Description: "Reads the dataplane, and sends each connection through this host as a line of JSON, in any order. The list has no pages: it is not stored anywhere. " +
 			"A line with a problem is the last one. It needs the role operator, because it has the addresses of clients.",
 		Content: s.http.JSON(ndjson, v1.Connection{})}, s.listConnections)

@@ -23,19 +23,15 @@ import (
 )
 
 func (s *Server) dataplaneRoutes() {
-	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplane, Early: true, Lacks: server.Needs(s.Stats != nil && s.Deps.Dataplane != nil, "dataplane"),
-		Need: access.View, ID: "get-dataplane", Tag: "dataplane",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplane, Early: true, Need: access.View, ID: "get-dataplane", Tag: "dataplane",
 		Summary: "Show the state of the dataplane", Description: "Answers from the record of applied changes, without reading the kernel."}, s.getDataplane)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplaneFrontends, Need: access.View, ID: "list-frontends", Tag: "dataplane",
 		Summary: "List desired frontends and whether they are applied"}, s.listFrontends)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplaneDiff, Lacks: server.Needs(s.Diff != nil, "readable dataplane"),
-		Need: access.View, ID: "diff-dataplane", Tag: "dataplane",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplaneDiff, Need: access.View, ID: "diff-dataplane", Tag: "dataplane",
 		Summary: "Compare the dataplane with the desired state", Description: "Reads the whole dataplane, for each page."}, s.diffDataplane)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathDataplaneRepair, Lacks: server.Needs(s.Repair != nil, "repairable dataplane"),
-		Need: access.Operate, ID: "repair-dataplane", Tag: "dataplane",
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathDataplaneRepair, Need: access.Operate, ID: "repair-dataplane", Tag: "dataplane",
 		Summary: "Repair differences between the dataplane and the desired state"}, s.repairDataplane)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathDataplaneSwitch, Lacks: server.Needs(s.Switch != nil, "dataplane that can be changed"),
-		Need: access.Operate, ID: "switch-dataplane", Tag: "dataplane",
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathDataplaneSwitch, Need: access.Operate, ID: "switch-dataplane", Tag: "dataplane",
 		Summary: "Move the host to another dataplane", Description: "Begins to let the other dataplane serve, and returns what that does. Until it serves, `switching` of `/v1/dataplane` names that dataplane."}, s.switchDataplane)
 }
 

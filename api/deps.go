@@ -42,9 +42,7 @@ type Registrar interface {
 // Difference is one frontend that differs between the desired state and the dataplane.
 type Difference = reconcile.Difference[vip.FrontendKey, vip.Frontend]
 
-// Deps contains everything that the handlers read and call. The tables, their Clock and Registrar are
-// required.
-// If a function is nil, its endpoint returns 503 "unavailable".
+// Deps contains everything that the handlers read and call. Nothing may be nil unless it says so.
 type Deps struct {
 	Node    string
 	Version string
@@ -55,14 +53,13 @@ type Deps struct {
 	ClientRate func() int
 	Hosts      []string // additional names of this host that callers may use over TCP
 
-	// Policy returns who may do what. Nil: nobody may do anything that isn't public.
+	// Policy returns who may do what.
 	Policy func() *access.Policy
-	// Tokens are the tokens of callers. Nil: this agent has none.
-	Tokens *tokens.Tokens
+	Tokens *tokens.Tokens // of callers
 
 	Registrar Registrar
 	SetState  func(context.Context, overrides.Request) (overrides.Result, error) // overrides a backend's state
-	// LocalOverrides returns the changes of overrides that are stored on this host only. Nil: none.
+	// LocalOverrides returns the changes of overrides that are stored on this host only.
 	LocalOverrides func() []vip.BackendState
 	Clock          *table.Clock // of the tables
 	Services       table.Reader[vip.ServiceKey, vip.Service]
@@ -77,21 +74,20 @@ type Deps struct {
 	Compiled       table.Reader[vip.ServiceKey, pipeline.Compiled]
 	Frontends      table.Reader[vip.FrontendKey, vip.Frontend]
 	Applied        table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
-	Naming         Naming // the DNS names of services; required, as the tables
+	Naming         Naming // the DNS names of services
 	// Begun is closed once the stored state is in the tables. Before that, only requests that don't
 	// need this state are answered. The others are refused; the message contains the result of
-	// Awaits. Nil: the state is loaded.
+	// Awaits.
 	Begun  <-chan struct{}
 	Awaits func() string
 	Ready  <-chan struct{} // closed after the first full reconcile
 	// Overridden waits until the overrides up to a revision are compiled.
 	Overridden func(ctx context.Context, rev uint64) error
-	// DrainsKept waits until the current drains would survive a kill. Nil if nothing is stored.
+	// DrainsKept waits until the current drains would survive a kill.
 	DrainsKept func(context.Context) error
 
-	Events *event.Log
-	Pools  func() []ipam.PoolStatus
-	// Reservations keeps addresses for services; nil: this agent can't.
+	Events       *event.Log
+	Pools        func() []ipam.PoolStatus
 	Reservations Reservations
 	// Resync makes a source read everything again. With an error that is fleet.ErrUnavailable, the
 	// caller may retry.
@@ -106,18 +102,15 @@ type Deps struct {
 	Probes func() probe.Stats
 	// LastFailure returns when a probe of a backend last failed, and why; nil: this host runs none.
 	LastFailure func(*vip.Service, *vip.Backend) (at vip.Instant, why string)
-	// BackendMetrics returns the patterns, as of path.Match, of the services (NAMESPACE/NAME) whose single backends have time
-	// series. Nil: none.
+	// BackendMetrics returns the patterns, as of path.Match, of the services (NAMESPACE/NAME) whose single backends
+	// have time series.
 	BackendMetrics func() []string
-	// Statistics reads the dataplane's counters; nil if it has none.
-	Statistics reconcile.Statistics
-	// Proxy has the clients that the userspace proxy refused, and the failed connections of backends. It returns nil while
-	// another dataplane serves, which does not see them. Nil: no proxy serves.
-	Proxy func() *proxy.Report
-	// Connections counts the connections of backends; nil if the dataplane can't.
-	Connections reconcile.Connections
-	// ConnectionLister lists single connections; nil if the dataplane can't.
-	ConnectionLister reconcile.ConnectionLister
+	Statistics     reconcile.Statistics // the dataplane's counters
+	// Proxy has the clients that the userspace proxy refused, and the failed connections of backends. Its result is empty while
+	// another dataplane serves, which does not see them.
+	Proxy            func() *proxy.Report
+	Connections      reconcile.Connections                       // counts the connections of backends
+	ConnectionLister reconcile.ConnectionLister                  // lists single connections
 	Diff             func(context.Context) ([]Difference, error) // reads the dataplane
 	Repair           func(context.Context) ([]Difference, error) // the same, and repairs the differences
 	// Preview returns what the allocator would grant, and grants nothing.
@@ -130,25 +123,16 @@ type Deps struct {
 	// CompareChecks returns what the nodes of the fleet find of the backends of services, one service
 	// after the other. A row is made when it is asked for. Its errors are those of Nodes.
 	CompareChecks func(context.Context, []*vip.Service) (iter.Seq[v1.CheckComparison], error)
-	// Announcing has the announcements of VIPs. Nil: this agent has no announcer.
-	Announcing *Announcing
+	Announcing    *Announcing // the announcements of VIPs
 	// Snapshot returns the whole store as one document.
 	Snapshot func(context.Context) (snapshot.Document, error)
 	// Tables are the tables that the debug endpoints show.
 	Tables []status.DebugTable
-	// Checks returns additional lines of `ironvip status`; may be nil.
+	// Checks returns additional lines of `ironvip status`.
 	Checks func() []v1.Check
 
 	Metrics []metric.Collector // metrics of other packages
-	Log     *slog.Logger       // nil: slog.Default()
-}
-
-// policy returns the policy that is in effect.
-func (d *Deps) policy() *access.Policy {
-	if d.Policy == nil {
-		return new(access.Policy)
-	}
-	return d.Policy()
+	Log     *slog.Logger
 }
 
 // Reservations keeps addresses for services. Its errors are those of allocator.Allocator.

@@ -4,48 +4,24 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"iter"
 	"net/http"
-	"net/netip"
 	"os"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/api/snapshot"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
-	"github.com/ironvip/ironvip/vip"
 )
 
 // The examples of docs/api.md work in sequence, and every route has one. The status of an example
 // that should fail follows a "#".
 func TestExamplesOfTheManual(t *testing.T) {
 	text := must.Get(os.ReadFile("../docs/api.md"))(t)
-	r := newRig(t, func(d *Deps) {
-		d.Announcing = newAnnounceRig().api()
-		d.Statistics, d.Connections, d.ConnectionLister = &reconciletest.Statistics{}, idle{}, &connectionList{}
-		d.Nodes = func(context.Context) (v1.NodeList, error) { return v1.NodeList{Store: "bolt", Items: []v1.Node{}}, nil }
-		d.ForgetNode = func(context.Context, string) error { return nil }
-		d.CompareChecks = func(context.Context, []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
-			return slices.Values([]v1.CheckComparison{}), nil
-		}
-		d.Snapshot = func(context.Context) (snapshot.Document, error) {
-			return snapshot.NewDocument(snapshot.Contents{}), nil
-		}
-		d.Config = Config{
-			Validate: func(context.Context) (problems, warnings []vip.Problem) { return nil, nil },
-			Plan:     func(context.Context) (v1.Plan, []vip.Problem) { return v1.Plan{}, nil },
-			Reload: func(context.Context) (v1.ReloadResult, []vip.Problem) {
-				return v1.ReloadResult{Message: "nothing changed"}, nil
-			},
-		}
-	})
+	r := newRig(t)
 	used := map[string]bool{}
 	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllSubmatch(text, -1) {
 		for _, command := range curls(t, string(block[1])) {
@@ -70,13 +46,6 @@ func TestExamplesOfTheManual(t *testing.T) {
 			t.Errorf("no example of %s %s", route.Method, route.Path)
 		}
 	}
-}
-
-// idle is a dataplane without connections.
-type idle struct{}
-
-func (idle) Connections(context.Context, vip.FrontendKey) (map[netip.AddrPort]int, error) {
-	return nil, nil
 }
 
 // curl is one command line.

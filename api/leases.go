@@ -18,7 +18,7 @@ func (s *Server) leaseRoutes() {
 		Description: "Addresses and node ports that are held, in cooldown or reserved."}, s.listVIPs)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathVIPs + "/{ip}", Need: access.View, ID: "get-vip", Tag: "addresses", Summary: "Get the lease on an address"}, s.getVIP)
 	s.reservationRoutes()
-	server.HandleJSON(s.http, server.Route{Path: v1.PathPools, Need: access.View, ID: "list-pools", Tag: "addresses", Summary: "List pools", Lacks: server.Needs(s.Pools != nil, "pools")}, s.listPools)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathPools, Need: access.View, ID: "list-pools", Tag: "addresses", Summary: "List pools"}, s.listPools)
 }
 
 type listVIPsInput struct {
@@ -143,9 +143,6 @@ type leaseKind struct {
 
 // leaseCounts makes the table maintain how many leases are of each kind, and returns a function that reads it.
 func leaseCounts(leases table.Reader[ipam.Resource, *ipam.Lease]) func() map[leaseKind]int {
-	if leases == nil {
-		return func() map[leaseKind]int { return nil }
-	}
 	return table.Counts(leases, func(l **ipam.Lease) leaseKind {
 		if (*l).Resource.Addr.IsValid() {
 			return leaseKind{v1.KindAddress, (*l).State}

@@ -14,10 +14,7 @@ import (
 
 // metrics returns the handler of /metrics.
 func (s *Server) metrics() func(context.Context, *struct{}) (*server.Stream, error) {
-	own := []metric.Collector{s.collectTables, s.collectHealth, s.convergence.durations.Collect}
-	if s.Statistics != nil {
-		own = append(own, s.collectTraffic)
-	}
+	own := []metric.Collector{s.collectTables, s.collectHealth, s.convergence.durations.Collect, s.collectTraffic}
 	handler := metric.Handler(append(own, s.Metrics...)...)
 	return func(context.Context, *struct{}) (*server.Stream, error) {
 		return server.NewStream(func(ctx huma.Context) {
@@ -94,7 +91,7 @@ func (s *Server) collectTables(w *metric.Writer) {
 		w.Add(familySourceProblems, float64(len(src.Problems)), src.Name)
 		w.Add(familySourceRestarts, float64(src.Restarts), src.Name)
 	}
-	if s.Pools != nil && s.hasBegun() { // else the free addresses are not known
+	if s.hasBegun() { // else the free addresses are not known
 		for _, p := range s.Pools() {
 			w.Add(familyPool, float64(p.Used), p.Name, "used")
 			w.Add(familyPool, float64(p.Cooling), p.Name, "cooling")
@@ -107,32 +104,25 @@ func (s *Server) collectTables(w *metric.Writer) {
 		w.Add(familyLeases, float64(n), kind.of, kind.state.String())
 	}
 	s.addRefusals(w)
-	if s.Stats != nil {
-		stats := s.Stats()
-		w.Add(familyDesired, float64(stats.DesiredRev))
-		w.Add(familyApplied, float64(stats.AppliedRev))
-		w.Add(familyRepairs, float64(stats.DriftRepairs))
-		w.Add(familyContested, float64(stats.Contested))
-		w.Add(familyWrites, float64(stats.Writes))
-		if s.Deps.Dataplane != nil {
-			d := s.dataplane()
-			w.Add(familyFrontends, float64(d.Frontends-d.Pending-d.Failed), "applied")
-			w.Add(familyFrontends, float64(d.Pending), "pending")
-			w.Add(familyFrontends, float64(d.Failed), "failed")
-			leaving := map[string]int{}
-			for _, f := range d.Leaving {
-				leaving[f.Mode] += f.Connections
-			}
-			for mode, n := range leaving {
-				w.Add(familyLeaving, float64(n), mode)
-			}
-		}
+	stats, d := s.Stats(), s.dataplane()
+	w.Add(familyDesired, float64(stats.DesiredRev))
+	w.Add(familyApplied, float64(stats.AppliedRev))
+	w.Add(familyRepairs, float64(stats.DriftRepairs))
+	w.Add(familyContested, float64(stats.Contested))
+	w.Add(familyWrites, float64(stats.Writes))
+	w.Add(familyFrontends, float64(d.Frontends-d.Pending-d.Failed), "applied")
+	w.Add(familyFrontends, float64(d.Pending), "pending")
+	w.Add(familyFrontends, float64(d.Failed), "failed")
+	leaving := map[string]int{}
+	for _, f := range d.Leaving {
+		leaving[f.Mode] += f.Connections
 	}
-	if s.Config.Loaded != nil {
-		ok, at := s.Config.Loaded()
-		w.Truth(familyReloadOK, ok)
-		w.Add(familyReloadTimestamp, float64(at.UnixMilli())/1000)
+	for mode, n := range leaving {
+		w.Add(familyLeaving, float64(n), mode)
 	}
+	ok, at := s.Config.Loaded()
+	w.Truth(familyReloadOK, ok)
+	w.Add(familyReloadTimestamp, float64(at.UnixMilli())/1000)
 }
 
 func (s *Server) addServices(w *metric.Writer) {
@@ -167,7 +157,7 @@ func (s *Server) addOverrides(w *metric.Writer) {
 	for state, n := range count {
 		w.Add(familyOverrides, float64(n), state.String())
 	}
-	w.Add(familyLocalOverrides, float64(len(s.localOverrides())))
+	w.Add(familyLocalOverrides, float64(len(s.LocalOverrides())))
 }
 
 var (

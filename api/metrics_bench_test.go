@@ -14,8 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/must"
@@ -79,10 +77,8 @@ func newScraped(services, busy, unhealthy int, chosen ...string) *scraped {
 		s.w.states.Set(vip.BackendState{Backend: row.Backends[0].Key(row.Key), State: vip.Maint})
 	}
 	d := s.w.deps()
-	d.Policy = everyone
 	d.BackendMetrics = func() []string { return s.chosen }
 	d.Statistics = allAlike{s.w, busy}
-	d.Leases = table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
 	s.handler = New(d).Handler()
 	return s
 }
@@ -174,8 +170,6 @@ func BenchmarkListServices(b *testing.B) {
 	w := newWritten()
 	w.fill(services, 3)
 	d := w.deps()
-	d.Policy = everyone
-	d.Leases = table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
 	handler := New(d).Handler()
 	list := func() (n int) {
 		for cursor := "start"; cursor != ""; {

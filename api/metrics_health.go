@@ -62,7 +62,7 @@ func (s *Server) addBackends(w *metric.Writer) {
 		}
 		return nil
 	}
-	failures := s.proxied().Failures
+	failures := s.Proxy().Failures
 	for _, key := range s.unhealthy.chosenServices() {
 		row := s.Services.Row(key)
 		if row == nil {

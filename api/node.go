@@ -31,13 +31,13 @@ func (s *Server) nodeRoutes() {
 		Content: server.Text("text/plain", "")}, s.metrics())
 	server.Handle(s.http, server.Route{Path: v1.PathOpenAPI, Early: true, Need: access.View, ID: "openapi", Tag: "node", Summary: "This document",
 		Content: server.Object("application/openapi+json")}, s.openAPI)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathNodes, Lacks: server.Needs(s.Nodes != nil, "fleet"), Need: access.View, ID: "list-nodes", Tag: "node", Summary: "List the nodes of the fleet",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathNodes, Need: access.View, ID: "list-nodes", Tag: "node", Summary: "List the nodes of the fleet",
 		Description: "Nodes that are lost included. Without a shared store, the node that answers and the peers of its announcer. 503 while the shared store is unavailable."}, s.listNodes)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: v1.PathNodes + "/{name}", Lacks: server.Needs(s.ForgetNode != nil, "fleet"), Need: access.Operate, ID: "forget-node", Tag: "node", Summary: "Forget a lost node",
+	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: v1.PathNodes + "/{name}", Need: access.Operate, ID: "forget-node", Tag: "node", Summary: "Forget a lost node",
 		Description: "Removes a node that will not return from the list, and its drain. 409 if the node is present."}, s.forgetNode)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathNodeChecks, Lacks: server.Needs(s.CompareChecks != nil, "fleet"), Need: access.View, ID: "compare-checks", Tag: "node", Summary: "Compare the health checks of the nodes",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathNodeChecks, Need: access.View, ID: "compare-checks", Tag: "node", Summary: "Compare the health checks of the nodes",
 		Description: "Which nodes of the fleet probe a backend, and what each finds. 503 while the shared store is unavailable."}, s.compareChecks)
-	server.Handle(s.http, server.Route{Path: v1.PathExport, Lacks: server.Needs(s.Snapshot != nil, "store"), Need: access.Administer, ID: "export", Tag: "addresses", Summary: "Save a snapshot of the store",
+	server.Handle(s.http, server.Route{Path: v1.PathExport, Need: access.Administer, ID: "export", Tag: "addresses", Summary: "Save a snapshot of the store",
 		Description: "Leases, registrations and overrides, for a backup or another store. `ironvip snapshot restore` reads it.",
 		Content:     server.Object("application/json")}, s.export)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathDebugTables, Need: access.View, ID: "list-debug-tables", Tag: "debug",
@@ -79,43 +79,32 @@ func (s *Server) status() v1.NodeStatus {
 			out.Level, out.Next = c.Level, cmp.Or(c.Next, next[c.Name])
 		}
 	}
-	if s.Config.Check != nil {
-		add(s.Config.Check())
-	}
+	add(s.Config.Check())
 	add(s.sourcesCheck())
 	if s.hasBegun() { // else it is not known
-		if s.Pools != nil {
-			add(s.poolsCheck())
-		}
+		add(s.poolsCheck())
 		now := s.unhealthy.standing()
 		add(s.servicesCheck(now))
 		for _, c := range healthChecks(now, time.Now()) {
 			add(c)
 		}
 	}
-	if s.Stats != nil && s.Deps.Dataplane != nil {
-		d := s.dataplane()
-		c := v1.Check{Name: "dataplane", Level: d.Level, Message: fmt.Sprintf("%s, %s, %d drift", d.Mode, d.Summary, d.Repairs)}
-		if i := slices.IndexFunc(d.Problems, func(p v1.Problem) bool { return strings.Contains(d.Summary, p.Message) }); i >= 0 {
-			c.Hint = d.Problems[i].Hint
-		}
-		if d.Level != v1.LevelOK || len(d.Problems) > 0 {
-			for _, f := range d.Findings {
-				c.Problems = append(c.Problems, v1.Problem{Code: vip.CodeDataplane, Message: f.Name + ": " + f.Message, Hint: f.Fix})
-			}
-		}
-		if len(c.Problems) > 0 && c.Hint == "" {
-			c.Message, c.Hint, c.InMessage = c.Message+"; "+c.Problems[0].Message, c.Problems[0].Hint, 1
-		}
-		add(c)
+	d := s.dataplane()
+	c := v1.Check{Name: "dataplane", Level: d.Level, Message: fmt.Sprintf("%s, %s, %d drift", d.Mode, d.Summary, d.Repairs)}
+	if i := slices.IndexFunc(d.Problems, func(p v1.Problem) bool { return strings.Contains(d.Summary, p.Message) }); i >= 0 {
+		c.Hint = d.Problems[i].Hint
 	}
-	for _, c := range s.limitChecks() {
-		add(c)
-	}
-	if s.Checks != nil {
-		for _, c := range s.Checks() {
-			add(c)
+	if d.Level != v1.LevelOK || len(d.Problems) > 0 {
+		for _, f := range d.Findings {
+			c.Problems = append(c.Problems, v1.Problem{Code: vip.CodeDataplane, Message: f.Name + ": " + f.Message, Hint: f.Fix})
 		}
+	}
+	if len(c.Problems) > 0 && c.Hint == "" {
+		c.Message, c.Hint, c.InMessage = c.Message+"; "+c.Problems[0].Message, c.Problems[0].Hint, 1
+	}
+	add(c)
+	for _, c := range append(s.limitChecks(), s.Checks()...) {
+		add(c)
 	}
 	return out
 }

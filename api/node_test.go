@@ -303,12 +303,12 @@ func TestConfig(t *testing.T) {
 func TestStatus(t *testing.T) {
 	r := newRig(t)
 	st := decode[v1.NodeStatus](r, "GET", v1.PathStatus, "")
-	if st.Level != v1.LevelOK || !st.Ready || st.Node != "lb1" || st.Next != "" || len(st.Checks) != 4 {
+	if st.Level != v1.LevelOK || !st.Ready || st.Node != "lb1" || st.Next != "" || len(st.Checks) != 5 {
 		t.Errorf("%+v", st)
 	}
 	decode[v1.Service](r, "PUT", webPath, webBody(), "Prefer: wait=60")
 	st = decode[v1.NodeStatus](r, "GET", v1.PathStatus, "")
-	if st.Level != v1.LevelWarn || st.Next != "ironvip service list" || st.Checks[2].Message != "0 of 2 healthy, 1 unchecked, 1 down" {
+	if st.Level != v1.LevelWarn || st.Next != "ironvip service list" || st.Checks[3].Message != "0 of 2 healthy, 1 unchecked, 1 down" {
 		t.Errorf("with a service that is down: %+v", st)
 	}
 }
@@ -389,14 +389,14 @@ func TestStatusOfUnhealthyBackends(t *testing.T) {
 		observe(i, vip.Unhealthy)
 		want.Name = "services"
 		got := s.status()
-		if !reflect.DeepEqual(got.Checks[1], want) || got.Level != want.Level || got.Next != "ironvip service list" {
+		if !reflect.DeepEqual(got.Checks[3], want) || got.Level != want.Level || got.Next != "ironvip service list" {
 			t.Errorf("%d unhealthy: %+v, want %+v", i+1, got, want)
 		}
 	}
 	for i := range 3 {
 		observe(i, vip.Healthy)
 	}
-	if got := s.status(); got.Checks[1].Level != v1.LevelOK || got.Checks[1].Message != "4 of 4 healthy" {
+	if got := s.status(); got.Checks[3].Level != v1.LevelOK || got.Checks[3].Message != "4 of 4 healthy" {
 		t.Errorf("%+v", got)
 	}
 }

@@ -92,7 +92,7 @@ func (s *Server) listOverrides(_ context.Context, in *Paging) (out v1.OverrideLi
 		keys = append(keys, key)
 	}
 	ended := map[vip.BackendKey]vip.BackendState{} // on this host, and not in the fleet yet
-	for _, row := range s.localOverrides() {
+	for _, row := range s.LocalOverrides() {
 		if row.State == vip.Ready {
 			ended[row.Backend] = row
 			keys = append(keys, row.Backend)
@@ -114,13 +114,6 @@ func (s *Server) override(row *vip.BackendState, rev uint64) v1.Override {
 	svc, _, _ := s.Services.Get(key.Service)
 	return v1.Override{Service: key.Service.String(), Backend: key.ID(), State: row.State.String(), OverrideInfo: overrideInfo(row),
 		Missing: !slices.ContainsFunc(svc.Backends, func(b vip.Backend) bool { return b.Key(key.Service) == key }), Revision: rev}
-}
-
-func (s *Server) localOverrides() []vip.BackendState {
-	if s.LocalOverrides == nil {
-		return nil
-	}
-	return s.LocalOverrides()
 }
 
 func overrideInfo(row *vip.BackendState) v1.OverrideInfo {

@@ -98,7 +98,7 @@ func TestEndOfAnyPart(t *testing.T) {
 		}
 		go names.Run(ctx)
 		d := w.deps()
-		d.Policy, d.Naming.Stage = everyone, names
+		d.Naming.Stage = names
 		handler := New(d).Handler()
 		read := func(query, etag string) *httptest.ResponseRecorder {
 			req := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+v1.ServicePath("default", serviceNo(0).Name)+query, nil)
@@ -155,7 +155,7 @@ func TestBlockingReadsCost(t *testing.T) {
 		w.refused.Set(refused)
 		d := w.deps()
 		counted := &reads{Reader: d.Services}
-		d.Services, d.Policy = counted, everyone
+		d.Services = counted
 		s := New(d)
 		ctx, cancel := context.WithCancel(t.Context())
 		var answers atomic.Int64

@@ -10,14 +10,13 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/text"
-	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // refusalLines returns a sentence for each reason for which the dataplane refused clients of a
 // service.
 func (s *Server) refusalLines(key vip.ServiceKey) (lines []string) {
-	report := s.proxied().Services[key]
+	report := s.Proxy().Services[key]
 	for _, r := range report.Refusals {
 		lines = append(lines, fmt.Sprintf("The dataplane has refused %s since the agent's start, last at %s: %s (%s).",
 			text.Plural(int(r.Count), "client"), r.Last.UTC().Format(time.RFC3339), r.Meaning, r.Reason))
@@ -35,19 +34,6 @@ func (s *Server) refusalLines(key vip.ServiceKey) (lines []string) {
 	return lines
 }
 
-// noProxy is the report while another dataplane serves.
-var noProxy = &proxy.Report{}
-
-// proxied returns the report of the proxy, or noProxy.
-func (s *Server) proxied() *proxy.Report {
-	if s.Proxy != nil {
-		if r := s.Proxy(); r != nil {
-			return r
-		}
-	}
-	return noProxy
-}
-
 // addRefusals adds the counters of refused clients and callers. It costs O(services in the proxy's report).
 func (s *Server) addRefusals(w *metric.Writer) {
 	w.Add(familyAPIRefused, float64(s.http.RefusedConnections.Count()), "connections")
@@ -55,10 +41,7 @@ func (s *Server) addRefusals(w *metric.Writer) {
 	w.Add(familyAPIRefused, float64(s.http.RefusedRequests.Count()), "client_requests")
 	w.Add(familyAPIRefused, float64(s.http.RefusedStreams.Count()), "streams")
 	w.Add(familyAPIRefused, float64(s.http.RefusedStreamsOfClients.Count()), "client_streams")
-	report := s.proxied()
-	if report == noProxy {
-		return
-	}
+	report := s.Proxy()
 	for _, r := range report.Refusals {
 		w.Add(familyRefused, float64(r.Count), r.Reason)
 	}

@@ -15,13 +15,12 @@ import (
 )
 
 func (s *Server) reservationRoutes() {
-	lacks := server.Needs(s.Reservations != nil, "reservations")
-	server.Handle(s.http, server.Route{Method: http.MethodPost, Path: v1.PathVIPs, Lacks: lacks, Need: access.Operate, ID: "reserve-vip", Tag: "addresses", Summary: "Reserve an address",
+	server.Handle(s.http, server.Route{Method: http.MethodPost, Path: v1.PathVIPs, Need: access.Operate, ID: "reserve-vip", Tag: "addresses", Summary: "Reserve an address",
 		Description: "No other service gets the address, now and after the one that it is for, until the reservation is released. " +
 			"Except that services with the same share_key can join the one that holds it, and keep it after that one. " +
 			"Without \"for\" it is given to a service that requests it. 409 if it is reserved, or in use by another service.",
 		Status: http.StatusCreated, Body: v1.ReservationSpec{}}, s.reserveVIP)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: v1.PathVIPs + "/{ip}", Lacks: lacks, Need: access.Operate, ID: "release-vip", Tag: "addresses", Summary: "Release a reservation",
+	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: v1.PathVIPs + "/{ip}", Need: access.Operate, ID: "release-vip", Tag: "addresses", Summary: "Release a reservation",
 		Description: "A service that holds the address keeps it; otherwise the address is free. 409 if the address has a lease that is not reserved."}, s.releaseVIP)
 }
 

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +21,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/ironvip/ironvip/api/snapshot"
 	"github.com/ironvip/ironvip/api/status"
 	"github.com/ironvip/ironvip/api/tokens"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -34,7 +37,9 @@ import (
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/pipeline/overrides"
+	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -129,6 +134,55 @@ func withTokens(d *Deps) {
 	d.Policy = func() *access.Policy { return &access.Policy{Tokens: d.Tokens.Caller} }
 }
 
+// idle returns the Deps of an agent that has begun, with empty tables and parts that do nothing.
+func idle(tables pipeline.Tables) Deps {
+	begun := make(chan struct{})
+	close(begun)
+	noProblems := func(context.Context) (problems, warnings []vip.Problem) { return nil, nil }
+	return Deps{Policy: everyone, Node: "lb1", Version: "0.0.1", Log: slog.New(slog.DiscardHandler),
+		Registrar: nobody{}, LocalOverrides: func() []vip.BackendState { return nil },
+		Clock: tables.Clock, Services: tables.Services, Overrides: tables.Overrides, Health: tables.Health, Passive: tables.Passive, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
+		Sources:   table.New(tables.Clock, sources.KeyOfStatus, sources.SameStatus),
+		Refused:   table.New(tables.Clock, sources.KeyOfRefused, sources.SameRefused),
+		Conflicts: pipeline.NewResolve(pipeline.ResolveOptions{Services: tables.Services}).Conflicts(),
+		Leases:    table.New(tables.Clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
+		Naming:    noNames(), Begun: begun, Ready: make(chan struct{}), DrainsKept: func(context.Context) error { return nil },
+		Events: event.NewLog(200, time.Now), Pools: func() []ipam.PoolStatus { return []ipam.PoolStatus{{Pool: ipam.Pool{Name: "lan"}, Size: 10, Free: 10}} },
+		Stats:     func() reconcile.Stats { return reconcile.Stats{Synced: true, Wanted: tables.Frontends.Len()} },
+		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy"} },
+		Proxy:     func() *proxy.Report { return &proxy.Report{} }, Statistics: &reconciletest.Statistics{},
+		BackendMetrics: func() []string { return nil },
+		Config: Config{
+			Check: func() v1.Check { return v1.Check{Name: "config", Level: v1.LevelOK} }, Validate: noProblems,
+			Plan:   func(context.Context) (v1.Plan, []vip.Problem) { return v1.Plan{}, nil },
+			Reload: func(context.Context) (v1.ReloadResult, []vip.Problem) { return v1.ReloadResult{}, nil },
+			Loaded: func() (bool, time.Time) { return true, time.Now() },
+		},
+		Nodes:      func(context.Context) (v1.NodeList, error) { return v1.NodeList{}, nil },
+		ForgetNode: func(context.Context, string) error { return nil },
+		CompareChecks: func(context.Context, []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
+			return slices.Values([]v1.CheckComparison{}), nil
+		},
+		Announcing: newAnnounceRig().api(),
+		Snapshot: func(context.Context) (snapshot.Document, error) {
+			return snapshot.NewDocument(snapshot.Contents{}), nil
+		},
+		Checks:      func() []v1.Check { return nil },
+		Connections: idleDataplane{}, ConnectionLister: idleDataplane{},
+	}
+}
+
+// idleDataplane has no connections.
+type idleDataplane struct{}
+
+func (idleDataplane) Connections(context.Context, vip.FrontendKey) (map[netip.AddrPort]int, error) {
+	return nil, nil
+}
+
+func (idleDataplane) ListConnections(context.Context, func(vip.FrontendKey) bool, func(reconcile.Connection) bool) error {
+	return nil
+}
+
 // newRig starts everything and waits until it is ready. edit may change the Deps.
 func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	t.Helper()
@@ -139,7 +193,6 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	clock := &table.Clock{}
 	ctx, cancel := context.WithCancel(context.Background())
 	tables := pipeline.NewTables(clock)
-	statuses := table.New(clock, sources.KeyOfStatus, sources.SameStatus)
 	events := event.NewLog(200, time.Now)
 	pools := []ipam.Pool{{Name: "lan", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, AutoAssign: true}}
 	allocator, err := allocator.New(ctx, memstore.New(), ipam.Config{Pools: pools, ReuseDelay: time.Minute}, allocator.Options{Clock: clock, Events: events})
@@ -148,8 +201,10 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	}
 	r.plane = reconciletest.NewPlane()
 	line := pipeline.New(pipeline.Options{Tables: tables, Allocator: allocator, Plane: r.plane, Resync: -1, Events: events, Log: log})
-	refused := table.New(clock, sources.KeyOfRefused, sources.SameRefused)
-	supervisor := sources.NewSupervisor(sources.Options{Resolver: line.Resolve, Services: tables.Services, Statuses: statuses, Refused: refused, Events: events, Log: log})
+	r.deps = idle(tables)
+	d := &r.deps
+	refused := d.Refused.(*table.Table[sources.RefusedKey, sources.Refused])
+	supervisor := sources.NewSupervisor(sources.Options{Resolver: line.Resolve, Services: tables.Services, Statuses: d.Sources.(*table.Table[string, sources.Status]), Refused: refused, Events: events, Log: log})
 	r.registry = &brokenStore{Bucket: store.NewBucket[rest.Record](db, "rest")}
 	records := must.Get(registry.NewLocal(r.registry))(t)
 	stored := must.Get(registry.NewLocal(store.NewBucket[overrides.Override](db, "states")))(t)
@@ -172,20 +227,18 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 		t.Fatal(err)
 	}
 	listen := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8653")}
-	r.deps = Deps{Policy: everyone, Tokens: tokens.New(known, time.Now), Node: "lb1", Version: "0.0.1", Started: time.Now(),
-		Registrar: registrar, SetState: overridden.Set, Sources: statuses, Conflicts: line.Resolve.Conflicts(), Leases: allocator.Leases(),
-		Clock: clock, Refused: refused, Services: tables.Services, Overrides: tables.Overrides, Health: tables.Health, Passive: tables.Passive, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
-		Naming:     Naming{Stage: names, Zone: func() (string, []netip.AddrPort) { return "vip.internal", listen }},
-		Overridden: line.Compile.WaitOverridden, Ready: line.Loop.Synced(), Events: events, Pools: allocator.Pools, Reservations: allocator,
-		Resync: func(context.Context, string) error { r.resynced.Add(1); return nil }, Stats: line.Loop.Stats,
-		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy", Reason: "the test asks for it"} },
-		Switch: func(_ context.Context, mode string, _, _ bool) (v1.SwitchPlan, error) {
-			return v1.SwitchPlan{From: "proxy", To: mode, Changes: mode != "proxy", Connections: []v1.SwitchConnections{}, Refused: []v1.Problem{}, Problems: []v1.Problem{}}, nil
-		},
-		Tables: []status.DebugTable{status.NewDebugTable("services", status.ServiceCells, tables.Services), status.NewDebugTable("frontends", status.FrontendCells, tables.Frontends)},
-		Diff:   line.Loop.Diff, Repair: line.Loop.Repair, Preview: allocator.Preview, Log: log}
+	d.Tokens, d.Started, d.Log, d.Events = tokens.New(known, time.Now), time.Now(), log, events
+	d.Registrar, d.SetState, d.Overridden, d.Ready = registrar, overridden.Set, line.Compile.WaitOverridden, line.Loop.Synced()
+	d.Conflicts, d.Leases, d.Pools, d.Reservations, d.Preview = line.Resolve.Conflicts(), allocator.Leases(), allocator.Pools, allocator, allocator.Preview
+	d.Naming = Naming{Stage: names, Zone: func() (string, []netip.AddrPort) { return "vip.internal", listen }}
+	d.Resync = func(context.Context, string) error { r.resynced.Add(1); return nil }
+	d.Stats, d.Diff, d.Repair = line.Loop.Stats, line.Loop.Diff, line.Loop.Repair
+	d.Switch = func(_ context.Context, mode string, _, _ bool) (v1.SwitchPlan, error) {
+		return v1.SwitchPlan{From: "proxy", To: mode, Changes: mode != "proxy", Connections: []v1.SwitchConnections{}, Refused: []v1.Problem{}, Problems: []v1.Problem{}}, nil
+	}
+	d.Tables = []status.DebugTable{status.NewDebugTable("services", status.ServiceCells, tables.Services), status.NewDebugTable("frontends", status.FrontendCells, tables.Frontends)}
 	for _, e := range edit {
-		e(&r.deps)
+		e(d)
 	}
 	r.server = New(r.deps)
 	var parts sync.WaitGroup

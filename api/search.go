@@ -55,24 +55,20 @@ func (s *Server) search(ctx context.Context, in *searchInput) (v1.SearchResult, 
 	for r, l := range s.Leases.All() {
 		f.lease(r, l)
 	}
-	if s.Pools != nil {
-		for _, p := range s.Pools() {
-			f.offer(v1.KindPool, f.rank(p.Name), match{name: p.Name, detail: text.Join(p.CIDRs, ", ", netip.Prefix.String)})
-		}
+	for _, p := range s.Pools() {
+		f.offer(v1.KindPool, f.rank(p.Name), match{name: p.Name, detail: text.Join(p.CIDRs, ", ", netip.Prefix.String)})
 	}
 	out := v1.SearchResult{Matches: []v1.SearchMatch{}}
-	if s.Nodes != nil {
-		nodes, _, err := s.nodes.get(ctx, nodesAge, func(ctx context.Context) (v1.NodeList, error) {
-			ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
-			defer cancel()
-			return s.Nodes(ctx)
-		})
-		if err != nil {
-			out.Missing = append(out.Missing, v1.KindNode)
-		}
-		for _, n := range nodes.Items {
-			f.offer(v1.KindNode, f.rank(n.Name), match{name: n.Name, state: n.State, detail: n.Dataplane})
-		}
+	nodes, _, err := s.nodes.get(ctx, nodesAge, func(ctx context.Context) (v1.NodeList, error) {
+		ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
+		defer cancel()
+		return s.Nodes(ctx)
+	})
+	if err != nil {
+		out.Missing = append(out.Missing, v1.KindNode)
+	}
+	for _, n := range nodes.Items {
+		f.offer(v1.KindNode, f.rank(n.Name), match{name: n.Name, state: n.State, detail: n.Dataplane})
 	}
 	for _, m := range f.best(in.Limit) {
 		out.Matches = append(out.Matches, s.matchView(&m))

@@ -44,7 +44,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -75,9 +74,6 @@ type Server struct {
 
 // New returns a server without listeners.
 func New(d Deps) *Server {
-	if d.Log == nil {
-		d.Log = slog.Default()
-	}
 	tables := statusTables(&d)
 	s := &Server{Deps: d, tables: tables, convergence: newConvergence(tables, d.Ready),
 		progress: pipeline.Progress{Services: d.Services, Compiled: d.Compiled, Applied: d.Applied}}
@@ -85,7 +81,7 @@ func New(d Deps) *Server {
 	s.leases = leaseCounts(d.Leases)
 	s.http = server.New(server.Options{Node: d.Node, Hosts: d.Hosts, Version: d.Version, Connections: d.MaxConnections,
 		// More than half, which streams may take: the streams of a client must not shut out its own commands.
-		ClientConnections: d.MaxConnections - d.MaxConnections/4, ClientRate: d.ClientRate, Policy: d.policy, Pages: web.Handler(), Gate: s.waitBegun, Log: d.Log})
+		ClientConnections: d.MaxConnections - d.MaxConnections/4, ClientRate: d.ClientRate, Policy: d.Policy, Pages: web.Handler(), Gate: s.waitBegun, Log: d.Log})
 	s.serviceRoutes()
 	s.searchRoutes()
 	s.backendRoutes()
@@ -130,7 +126,7 @@ const beginTimeout = time.Second
 // hasBegun reports whether the stored state has been loaded. Only then is a row that the tables
 // lack known not to exist.
 func (s *Server) hasBegun() bool {
-	return s.Begun == nil || table.IsClosed(s.Begun)
+	return table.IsClosed(s.Begun)
 }
 
 // waitBegun returns an error if the agent has not begun. Requests are refused then: an empty list
@@ -163,10 +159,8 @@ func (s *Server) waitsFor() string {
 			}
 		}
 	}
-	if s.Stats != nil {
-		if why := s.Stats().TargetError; why != "" {
-			return "dataplane unreachable: " + why
-		}
+	if why := s.Stats().TargetError; why != "" {
+		return "dataplane unreachable: " + why
 	}
 	return "first full reconcile not finished"
 }

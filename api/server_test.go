@@ -3,7 +3,6 @@ package api
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -222,28 +221,6 @@ func TestUnixSocket(t *testing.T) {
 	}
 	left, _ := os.ReadDir(filepath.Dir(path))
 	expect.Empty(t, left, "left behind")
-}
-
-// A server without optional Deps reports them as unavailable.
-func TestWithoutParts(t *testing.T) {
-	r := newRig(t)
-	d := r.deps
-	d.Pools, d.Stats, d.Diff, d.Repair, d.Resync, d.Events, d.Preview = nil, nil, nil, nil, nil, nil, nil
-	s := New(d)
-	for _, ask := range []string{"GET /v1/pools", "GET /v1/dataplane", "GET /v1/dataplane/diff", "POST /v1/dataplane/repair", "POST /v1/sources/files/resync", "GET /v1/events"} {
-		method, path, _ := strings.Cut(ask, " ")
-		rec := httptest.NewRecorder()
-		s.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, nil))
-		var doc v1.ProblemDocument
-		if err := json.Unmarshal(rec.Body.Bytes(), &doc); err != nil || rec.Code != 503 || doc.Code != v1.CodeUnavailable {
-			t.Errorf("%s: %d %v %s", ask, rec.Code, err, rec.Body)
-		}
-	}
-	for _, path := range []string{v1.PathStatus, v1.PathMetrics} {
-		rec := httptest.NewRecorder()
-		s.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), "GET", "http://localhost"+path, nil))
-		expect.Equal(t, rec.Code, 200, "%s: %d %s", path, rec.Code, rec.Body)
-	}
 }
 
 // The pages need no role, and are there before the agent has loaded its state.

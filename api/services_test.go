@@ -208,9 +208,6 @@ func TestRefusals(t *testing.T) {
 		{name: "no such path", method: "GET", path: "/v2/services", status: 404, code: v1.CodeNoRoute},
 		{name: "a slash too many", method: "GET", path: "/v1/services/", status: 404, code: v1.CodeNoRoute},
 		{name: "no such method", method: "POST", path: webPath, status: 405, code: v1.CodeMethodNotAllowed},
-		{name: "no configuration", method: "POST", path: v1.PathConfigValidate, status: 503, code: v1.CodeUnavailable},
-		{name: "nothing to plan", method: "POST", path: v1.PathConfigPlan, status: 503, code: v1.CodeUnavailable},
-		{name: "nothing to reload", method: "POST", path: v1.PathReload, status: 503, code: v1.CodeUnavailable},
 		{name: "events after no number", method: "GET", path: v1.PathEvents + "?since=x", status: 422, code: v1.CodeInvalidRequest, field: "query.since"},
 		{name: "apply of nothing", method: "POST", path: v1.PathApply, status: 400, code: v1.CodeInvalidRequest},
 		{name: "apply of a list", method: "POST", path: v1.PathApply, body: `[]`, status: 400, code: v1.CodeInvalidRequest},
@@ -588,11 +585,9 @@ func TestRevisionIsNotNewerThanTheAnswer(t *testing.T) {
 		}
 		put(vip.Backend{})
 		var changed uint64
-		d := Deps{Registrar: &rest.Source{}, Naming: noNames(), Clock: clock, Services: services, Frontends: frontends, Compiled: compiled,
-			Allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
-			Overrides:   table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
-			Health:      table.New(clock, vip.KeyOfBackendHealth, compile.SameHealth),
-			Applied:     &interrupted{Reader: applied, left: reading, f: func() { changed = put(vip.Backend{}, vip.Backend{}) }}}
+		d := idle(pipeline.NewTables(clock))
+		d.Services, d.Frontends, d.Compiled = services, frontends, compiled
+		d.Applied = &interrupted{Reader: applied, left: reading, f: func() { changed = put(vip.Backend{}, vip.Backend{}) }}
 		got, ok := New(d).service(key)
 		if !ok || len(got.Spec.Backends) == 1 && changed > 0 && got.Revision >= changed {
 			t.Errorf("changed to revision %d during reading %d of applied: answered with revision %d and %d backends", changed, reading, got.Revision, len(got.Spec.Backends))

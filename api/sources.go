@@ -19,8 +19,7 @@ import (
 
 func (s *Server) sourceRoutes() {
 	server.HandleJSON(s.http, server.Route{Path: v1.PathSources, Early: true, Need: access.View, ID: "list-sources", Tag: "sources", Summary: "List sources"}, s.listSources)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathSources + "/{source}/resync", Lacks: server.Needs(s.Resync != nil, "source to resync"),
-		Need: access.Operate, ID: "resync-source", Tag: "sources",
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathSources + "/{source}/resync", Need: access.Operate, ID: "resync-source", Tag: "sources",
 		Summary: "Resync a source", Description: "Makes the source of this host read everything again. Answers when the resync has started; last_sync shows when it is finished. For the source rest of a fleet, the fleet's store is read first."}, s.resyncSource)
 }
 

@@ -17,7 +17,7 @@ import (
 // An event has each bad state of a service, and its end.
 func TestEventsOfStates(t *testing.T) {
 	w, log := newWritten(), event.NewLog(100, time.Now)
-	index := unhealthyIndex{tables: New(w.deps()).tables, events: log}
+	index := newUnhealthyIndex(New(w.deps()).tables, log, func() []string { return nil })
 	var last uint64
 	// published returns the events of an update.
 	published := func() (out []string) {
@@ -94,7 +94,7 @@ func TestEventsReadOnlyWhatChanged(t *testing.T) {
 			w.states.Set(vip.BackendState{Backend: oneBackend.Key(serviceNo(i)), State: vip.Drain})
 		}
 		w.healthy(n)
-		index := unhealthyIndex{tables: New(w.deps()).tables, events: event.NewLog(10, time.Now)}
+		index := newUnhealthyIndex(New(w.deps()).tables, event.NewLog(10, time.Now), func() []string { return nil })
 		index.update()
 		index.publish()
 		changed := vip.BackendState{Backend: oneBackend.Key(serviceNo(n))}
@@ -142,7 +142,7 @@ func TestCostOfStatesDoesNotGrowWithBackends(t *testing.T) {
 		for i := range row.Backends[1:] {
 			w.states.Set(vip.BackendState{Backend: row.Backends[i+1].Key(row.Key), State: vip.Drain})
 		}
-		index := unhealthyIndex{tables: New(w.deps()).tables, events: event.NewLog(100, time.Now)}
+		index := newUnhealthyIndex(New(w.deps()).tables, event.NewLog(100, time.Now), func() []string { return nil })
 		states := []vip.State{vip.Ready, vip.Maint}
 		return testing.AllocsPerRun(10, func() {
 			slices.Reverse(states)

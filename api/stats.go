@@ -17,16 +17,14 @@ import (
 )
 
 func (s *Server) statsRoutes() {
-	counters := server.Needs(s.Statistics != nil, "dataplane with counters")
-	server.HandleJSON(s.http, server.Route{Path: v1.PathStats, Lacks: counters, Need: access.View, ID: "list-stats", Tag: "services", Summary: "Read the traffic of every service",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathStats, Need: access.View, ID: "list-stats", Tag: "services", Summary: "Read the traffic of every service",
 		Description: "Connections, bytes and packets from one read of the dataplane's counters. Services without frontends are missing."}, s.listStats)
-	server.Handle(s.http, server.Route{Path: v1.PathTop, Lacks: counters, Need: access.View, ID: "top-services", Tag: "services", Summary: "Follow the busiest services",
+	server.Handle(s.http, server.Route{Path: v1.PathTop, Need: access.View, ID: "top-services", Tag: "services", Summary: "Follow the busiest services",
 		Description: "A stream of lines of JSON: the services that carried most in each interval. The counters are read once per interval.",
 		Content:     s.http.JSON(ndjson, v1.Top{})}, s.topServices)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/stats", Lacks: counters, Need: access.View, ID: "service-stats", Tag: "services",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/stats", Need: access.View, ID: "service-stats", Tag: "services",
 		Summary: "Read a service's traffic, by frontend and backend"}, s.serviceStats)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/backends/{id}/connections", Lacks: server.Needs(s.Connections != nil, "dataplane that counts connections"),
-		Need: access.View, ID: "backend-connections", Tag: "backends", Summary: "Count a backend's connections",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/backends/{id}/connections", Need: access.View, ID: "backend-connections", Tag: "backends", Summary: "Count a backend's connections",
 		Description: "The open connections through this host, read from the dataplane: of a backend in any state, and of a removed one until its drain ends."}, s.backendConnections)
 }
 

@@ -14,7 +14,6 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -135,8 +134,7 @@ func TestWatchersCost(t *testing.T) {
 		w.fill(services, 4)
 		d := w.deps()
 		counted := &reads{Reader: d.Services}
-		d.Services, d.Policy = counted, everyone
-		d.Leases = table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
+		d.Services = counted
 		handler := New(d).Handler()
 		ctx, cancel := context.WithCancel(t.Context())
 		var rows, bytes atomic.Int64

@@ -14,14 +14,13 @@ import (
 )
 
 func (s *Server) tokenRoutes() {
-	lacks := server.Needs(s.Tokens != nil, "tokens")
 	const one = v1.PathTokens + "/{token}"
-	server.HandleJSON(s.http, server.Route{Path: v1.PathTokens, Lacks: lacks, Need: access.Administer, ID: "list-tokens", Tag: "tokens", Summary: "List tokens",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathTokens, Need: access.Administer, ID: "list-tokens", Tag: "tokens", Summary: "List tokens",
 		Description: "Without their texts, which are not stored."}, s.listTokens)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodPut, Path: one, Lacks: lacks, Need: access.Administer, ID: "create-token", Tag: "tokens", Summary: "Create a token",
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPut, Path: one, Need: access.Administer, ID: "create-token", Tag: "tokens", Summary: "Create a token",
 		Description: "The response has the token, which nobody can read again. It works on every host of a fleet. 409 if there is one of this name.",
 		Body:        v1.TokenSpec{}}, s.createToken)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: one, Lacks: lacks, Need: access.Administer, ID: "revoke-token", Tag: "tokens", Summary: "Revoke a token",
+	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: one, Need: access.Administer, ID: "revoke-token", Tag: "tokens", Summary: "Revoke a token",
 		Description: "This host refuses it from the response on; the other hosts of a fleet when they know."}, s.revokeToken)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathWhoami, Early: true, Need: access.View, ID: "whoami", Tag: "node", Summary: "Show the caller and its role",
 		Description: "Who the agent takes the caller for, and what it may do."}, s.whoami)

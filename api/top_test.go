@@ -11,8 +11,6 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -94,8 +92,7 @@ func TestTopSharesReads(t *testing.T) {
 		w := newWritten()
 		stats := &reconciletest.Statistics{}
 		d := w.deps()
-		d.Policy, d.Statistics = everyone, stats
-		d.Leases = table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
+		d.Statistics = stats
 		for i := range 30 {
 			w.healthy(i)
 			stats.Set(frontendNo(i), reconcile.Breakdown{Traffic: carried(uint64(i))})

@@ -22,8 +22,8 @@ import (
 // last update + those with trouble), the first one O(all services). It also publishes the changes of states.
 type unhealthyIndex struct {
 	tables *status.Tables
-	events *event.Log      // may be nil
-	chosen func() []string // patterns of services that are always in the tallies; nil: none
+	events *event.Log
+	chosen func() []string // patterns of services that are always in the tallies
 	sums                   // of the tables
 
 	mu        sync.Mutex
@@ -233,9 +233,6 @@ func (s *unhealthyIndex) update() {
 	s.applied.Each(func(a *reconcile.AppliedFrontend) { s.lookFrontend(a.Tried.Value.Key) })
 	s.feed.Each(func(k *vip.ServiceKey) { s.look(*k) })
 	s.services, s.kinds, s.frontends = emptied(s.services), emptied(s.kinds), emptied(s.frontends)
-	if s.chosen == nil {
-		return
-	}
 	if patterns := s.chosen(); !slices.Equal(patterns, s.patterns) {
 		s.patterns, s.matched = patterns, make(map[vip.ServiceKey]struct{})
 		for key := range t.Services.All() {

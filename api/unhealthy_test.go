@@ -54,12 +54,10 @@ func newWritten() *written {
 }
 
 func (w *written) deps() Deps {
-	return Deps{Registrar: nobody{}, Naming: noNames(), Clock: w.clock, Services: w.services, Allocations: w.allocations, Compiled: w.compiled, Overrides: w.states, Health: w.health, Passive: w.passive, Frontends: w.frontends, Applied: w.applied,
-		Refused:   w.refused,
-		Sources:   table.New(&table.Clock{}, sources.KeyOfStatus, nil),
-		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy"} },
-		Stats:     func() reconcile.Stats { return reconcile.Stats{Synced: true, Wanted: w.frontends.Len()} },
-	}
+	d := idle(pipeline.NewTables(w.clock))
+	d.Services, d.Allocations, d.Compiled, d.Overrides, d.Health, d.Passive, d.Frontends, d.Applied, d.Refused = w.services, w.allocations, w.compiled, w.states, w.health, w.passive, w.frontends, w.applied, w.refused
+	d.Stats = func() reconcile.Stats { return reconcile.Stats{Synced: true, Wanted: w.frontends.Len()} }
+	return d
 }
 
 var oneBackend = vip.Backend{Address: netip.MustParseAddr("10.0.0.1"), Port: 80, Weight: 1, State: vip.Ready, Health: vip.Healthy}
@@ -121,7 +119,7 @@ func TestUnhealthyReadsNoHealthyService(t *testing.T) {
 		ask := func() {
 			out := must.Get(s.getStatus(t.Context(), nil))(t)
 			want := []string{fmt.Sprintf("%d of %d healthy", n, n), fmt.Sprintf("proxy, in sync: %d services, %d backends, 0 drift", n, n)}
-			if got := out.Checks; got[1].Message != want[0] || got[2].Message != want[1] {
+			if got := out.Checks; got[3].Message != want[0] || got[4].Message != want[1] {
 				t.Fatalf("%+v", got)
 			}
 		}

@@ -48,7 +48,7 @@ func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 		Status: v1.ServiceStatus{
 			State: string(report.State), Revision: in.Rev, SpecRev: in.ServiceRev, Applied: report.Applied,
 			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: s.backends(&in, &report.Uses), Usable: report.Ready,
-			Panic: report.Panics, Held: report.Held, Full: s.proxied().Services[key].Full,
+			Panic: report.Panics, Held: report.Held, Full: s.Proxy().Services[key].Full,
 			Conditions: conditions(&in, &report), Problems: server.Problems(report.Problems),
 		},
 	}
@@ -176,7 +176,7 @@ func (s *Server) addLastError(row *v1.BackendStatus, in *status.Input, b *vip.Ba
 	if s.LastFailure != nil {
 		at, why = s.LastFailure(in.Service, b)
 	}
-	if failures := s.proxied().Failures; len(failures) > 0 {
+	if failures := s.Proxy().Failures; len(failures) > 0 {
 		var n reconcile.Failures
 		var few [2]vip.PassiveKey
 		for _, key := range in.AppendAddresses(few[:0], b) {

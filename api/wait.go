@@ -127,7 +127,7 @@ func (s *Server) apply(ctx context.Context, p PreferWait, what string, wait func
 	waiting, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	problems, err := wait(waiting)
-	if err == nil && s.DrainsKept != nil {
+	if err == nil {
 		err = s.DrainsKept(waiting)
 	}
 	if refused := server.NoLongerPermitted(ctx, what+" stored; "); refused != nil {

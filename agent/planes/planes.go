@@ -206,7 +206,7 @@ func (p *Planes) Report() *proxy.Report {
 		r := c.Report()
 		return &r.Report
 	}
-	return nil
+	return new(proxy.Report)
 }
 
 // Mark returns the packet mark of a path of probes, or why it has none.

@@ -154,15 +154,6 @@ type Route struct {
 	ReadTime     time.Duration              // for a body of many MiB, of which few are read at one time; 0: the body is small
 	Content      map[string]*huma.MediaType // of a response that is not JSON
 	Early        bool                       // passes the Gate
-	Lacks        string                     // what this agent doesn't have for the route: the response is 503; "" if it has everything
-}
-
-// Needs returns the value of Route.Lacks.
-func Needs(has bool, what string) (lacks string) {
-	if has {
-		return ""
-	}
-	return what
 }
 
 // reply is a response that consists of its JSON body.
@@ -226,9 +217,6 @@ func Handle[I, O any](s *Server, r Route, handler func(context.Context, *I) (*O,
 			if err := s.Gate(ctx); err != nil {
 				return nil, err
 			}
-		}
-		if r.Lacks != "" {
-			return nil, Refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, "this agent has no "+r.Lacks, "")
 		}
 		return handler(ctx, in)
 	})

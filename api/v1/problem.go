@@ -55,6 +55,6 @@ const (
 	CodeDataplane          = "dataplane_unreadable" // 503: the dataplane could not be read
 	CodeOverloaded         = "overloaded"           // 503: too many connections or streams
 	CodeTooManyRequests    = "too_many_requests"    // 429: this client sends too many requests
-	CodeUnavailable        = "unavailable"          // 503: this agent was built or started without it
+	CodeUnavailable        = "unavailable"          // 503: this host has no answer, or not now
 	CodeInternal           = "internal"             // 500: an error in the agent; the log has the request id
 )
