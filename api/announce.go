@@ -43,23 +43,13 @@ func (s *Server) announceRoutes() {
 
 var addrOrder = order[netip.Addr]{"announcements", netip.Addr.Compare}
 
-type listAnnouncementsInput struct{ Paging }
-
-func (s *Server) listAnnouncements(_ context.Context, in *listAnnouncementsInput) (v1.AnnouncementList, error) {
-	last, err := addrOrder.after(in.Paging)
-	if err != nil {
-		return v1.AnnouncementList{}, err
-	}
+func (s *Server) listAnnouncements(_ context.Context, in *Paging) (out v1.AnnouncementList, err error) {
 	a := s.Announcing
 	// A row has a part of each of these tables.
-	out := v1.AnnouncementList{Revision: max(a.Announcements.Revision(), a.Announced.Revision(), a.Peers.Revision()), Stale: a.Stale()}
-	var keys []netip.Addr
-	for addr := range a.Announcements.All() {
-		keys = append(keys, addr)
-	}
+	out.Revision, out.Stale = max(a.Announcements.Revision(), a.Announced.Revision(), a.Peers.Revision()), a.Stale()
 	places := s.places()
-	out.Items, out.Next = page(in.Paging, addrOrder, last, keys, func(addr netip.Addr) (v1.Announcement, bool) { return s.announcement(addr, places) })
-	return out, nil
+	out.Items, out.Next, err = page(*in, addrOrder, keys(a.Announcements.All(), all), func(addr netip.Addr) (v1.Announcement, bool) { return s.announcement(addr, places) })
+	return out, err
 }
 
 // places returns the results of all announcements by VIP.
@@ -121,21 +111,13 @@ var peerOrder = order[announce.PeerKey]{"peers", func(a, b announce.PeerKey) int
 }}
 
 func (s *Server) listAnnouncePeers(_ context.Context, in *Paging) (out v1.AnnouncePeerList, err error) {
-	last, err := peerOrder.after(*in)
-	if err != nil {
-		return out, err
-	}
 	out.Stale = s.Announcing.Stale()
-	var keys []announce.PeerKey
-	for key := range s.Announcing.Peers.All() {
-		keys = append(keys, key)
-	}
-	out.Items, out.Next = page(*in, peerOrder, last, keys, func(k announce.PeerKey) (v1.AnnouncePeer, bool) {
+	out.Items, out.Next, err = page(*in, peerOrder, keys(s.Announcing.Peers.All(), all), func(k announce.PeerKey) (v1.AnnouncePeer, bool) {
 		p, _, ok := s.Announcing.Peers.Get(k)
 		return v1.AnnouncePeer{Kind: string(p.Kind), Name: p.Name, Address: p.Address, State: p.State, Up: p.Up, Since: p.Since.UTC(), Reason: p.Reason, Hint: p.Hint,
 			Draining: p.Draining, Weight: p.Weight, Eligible: p.Eligible, Owned: p.Owned, Lost: p.Lost}, ok
 	})
-	return out, nil
+	return out, err
 }
 
 // forgetNode removes a lost node.

@@ -120,29 +120,20 @@ type listFrontendsInput struct {
 	Service string `query:"service" doc:"of this service only: \"name\" or \"namespace/name\""`
 }
 
-func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (v1.FrontendList, error) {
-	last, err := frontendOrder.after(in.Paging)
-	if err != nil {
-		return v1.FrontendList{}, err
-	}
-	out := v1.FrontendList{Revision: max(s.Frontends.Revision(), s.Applied.Revision())}
+func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (out v1.FrontendList, err error) {
+	out.Revision = max(s.Frontends.Revision(), s.Applied.Revision())
 	var of vip.ServiceKey
 	if in.Service != "" {
 		if of, err = serviceParameter(in.Service); err != nil {
 			return out, err
 		}
 	}
-	var keys []vip.FrontendKey
-	for k, f := range s.Frontends.All() {
-		if in.Service == "" || f.Service == of {
-			keys = append(keys, k)
-		}
-	}
-	out.Items, out.Next = page(in.Paging, frontendOrder, last, keys, func(k vip.FrontendKey) (v1.Frontend, bool) {
+	wanted := keys(s.Frontends.All(), func(f *vip.Frontend) bool { return in.Service == "" || f.Service == of })
+	out.Items, out.Next, err = page(in.Paging, frontendOrder, wanted, func(k vip.FrontendKey) (v1.Frontend, bool) {
 		row, ok := s.frontend(k)
 		return row, ok && (in.Service == "" || row.Service == of.String()) // else another service has it now
 	})
-	return out, nil
+	return out, err
 }
 
 var frontendOrder = order[vip.FrontendKey]{"frontends", vip.CompareFrontendKeys}

@@ -44,29 +44,25 @@ type listDNSNamesInput struct {
 }
 
 // listDNSNames costs O(services) per page, or O(names of a service).
-func (s *Server) listDNSNames(_ context.Context, in *listDNSNamesInput) (v1.DNSNameList, error) {
-	last, err := nameOrder.after(in.Paging)
-	if err != nil {
-		return v1.DNSNameList{}, err
-	}
+func (s *Server) listDNSNames(_ context.Context, in *listDNSNamesInput) (out v1.DNSNameList, err error) {
 	names := s.Naming.Stage.Names()
 	if in.Service != "" {
 		key, err := serviceParameter(in.Service)
 		if err != nil {
-			return v1.DNSNameList{}, err
+			return out, err
 		}
 		names = slices.Values(s.Naming.Stage.NamesOf(key))
 	}
 	domain, listen := s.Naming.Zone()
-	out := v1.DNSNameList{Domain: domain, Listen: convert(listen, netip.AddrPort.String), Revision: s.tables.Revisions.Revision()}
+	out.Domain, out.Listen, out.Revision = domain, convert(listen, netip.AddrPort.String), s.tables.Revisions.Revision()
 	var keys []zone.ConflictKey
 	for n := range names {
 		if in.State == "" || in.State == nameState(&n) {
 			keys = append(keys, zone.ConflictKey{Name: n.Name, Service: n.Service})
 		}
 	}
-	out.Items, out.Next = page(in.Paging, nameOrder, last, keys, s.dnsName)
-	return out, nil
+	out.Items, out.Next, err = page(in.Paging, nameOrder, slices.Values(keys), s.dnsName)
+	return out, err
 }
 
 // dnsName returns a name that a service has or wants.

@@ -26,20 +26,11 @@ type listVIPsInput struct {
 	Kind string `query:"kind" enum:"address,node_port" doc:"leases of this kind only"`
 }
 
-func (s *Server) listVIPs(_ context.Context, in *listVIPsInput) (v1.VIPList, error) {
-	last, err := resourceOrder.after(in.Paging)
-	if err != nil {
-		return v1.VIPList{}, err
-	}
-	out := v1.VIPList{Revision: s.Leases.Revision()}
-	var keys []ipam.Resource
-	for r := range s.Leases.All() {
-		if in.Kind == "" || in.Kind == kindOf(r) {
-			keys = append(keys, r)
-		}
-	}
-	out.Items, out.Next = page(in.Paging, resourceOrder, last, keys, s.vip)
-	return out, nil
+func (s *Server) listVIPs(_ context.Context, in *listVIPsInput) (out v1.VIPList, err error) {
+	out.Revision = s.Leases.Revision()
+	wanted := keys(s.Leases.All(), func(l **ipam.Lease) bool { return in.Kind == "" || in.Kind == kindOf((*l).Resource) })
+	out.Items, out.Next, err = page(in.Paging, resourceOrder, wanted, s.vip)
+	return out, err
 }
 
 func kindOf(r ipam.Resource) string {

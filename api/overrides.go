@@ -82,15 +82,8 @@ var overrideOrder = backendOrder.of("overrides")
 
 // listOverrides costs O(overrides) per page.
 func (s *Server) listOverrides(_ context.Context, in *Paging) (out v1.OverrideList, err error) {
-	last, err := overrideOrder.after(*in)
-	if err != nil {
-		return out, err
-	}
 	out.Revision = s.Overrides.Revision()
-	var keys []vip.BackendKey
-	for key := range s.Overrides.All() {
-		keys = append(keys, key)
-	}
+	keys := slices.Collect(keys(s.Overrides.All(), all))
 	ended := map[vip.BackendKey]vip.BackendState{} // on this host, and not in the fleet yet
 	for _, row := range s.LocalOverrides() {
 		if row.State == vip.Ready {
@@ -98,7 +91,7 @@ func (s *Server) listOverrides(_ context.Context, in *Paging) (out v1.OverrideLi
 			keys = append(keys, row.Backend)
 		}
 	}
-	out.Items, out.Next = page(*in, overrideOrder, last, keys, func(k vip.BackendKey) (v1.Override, bool) {
+	out.Items, out.Next, err = page(*in, overrideOrder, slices.Values(keys), func(k vip.BackendKey) (v1.Override, bool) {
 		row, rev, set := s.Overrides.Get(k)
 		if !set {
 			rev = out.Revision
@@ -106,7 +99,7 @@ func (s *Server) listOverrides(_ context.Context, in *Paging) (out v1.OverrideLi
 		}
 		return s.override(&row, rev), set
 	})
-	return out, nil
+	return out, err
 }
 
 func (s *Server) override(row *vip.BackendState, rev uint64) v1.Override {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 
@@ -70,43 +72,58 @@ func (o order[K]) after(p Paging) (last K, err error) {
 	return c.Last, nil
 }
 
-// page builds the rows of the keys after last, up to the limit, and returns the cursor of the next
-// page. A key may occur several times, because a table's All can yield a row again that changes
-// meanwhile. build reports whether a key has a row.
-func page[K comparable, V any](p Paging, o order[K], last K, keys []K, build func(K) (V, bool)) (rows []V, next string) {
-	if p.Cursor != "" {
-		keys = slices.DeleteFunc(keys, func(k K) bool { return o.compare(k, last) <= 0 })
+// page builds the rows of a page, in the order of their keys, and returns the cursor of the next page. A key may
+// occur several times, because a table's All can yield a row again that changes meanwhile. build reports whether a key
+// has a row.
+func page[K comparable, V any](p Paging, o order[K], keys iter.Seq[K], build func(K) (V, bool)) (rows []V, next string, err error) {
+	last, err := o.after(p)
+	if err != nil {
+		return nil, "", err
 	}
-	slices.SortFunc(keys, o.compare)
-	keys = slices.Compact(keys)
-	rows = make([]V, 0, min(p.Limit, len(keys)))
-	for _, k := range keys {
+	var all []K
+	for k := range keys {
+		if p.Cursor == "" || o.compare(k, last) > 0 {
+			all = append(all, k)
+		}
+	}
+	slices.SortFunc(all, o.compare)
+	all = slices.Compact(all)
+	rows = make([]V, 0, min(p.Limit, len(all)))
+	for _, k := range all {
 		row, ok := build(k)
 		if !ok {
 			continue
 		}
 		if len(rows) == p.Limit {
-			return rows, cursor[K]{o.list, last}.String()
+			return rows, cursor[K]{o.list, last}.String(), nil
 		}
 		rows, last = append(rows, row), k
 	}
-	return rows, ""
+	return rows, "", nil
 }
+
+// keys yields the keys of the rows that are selected.
+func keys[K comparable, V any](rows iter.Seq2[K, V], selected func(*V) bool) iter.Seq[K] {
+	return func(yield func(K) bool) {
+		for k, v := range rows {
+			if selected(&v) && !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// all selects every row.
+func all[V any](*V) bool { return true }
 
 // list returns a page of a list that is read as a whole: rows in any order, each with a key that no
 // other row has.
 func list[K comparable, V any](p Paging, o order[K], rows []V, key func(*V) K) (out []V, next string, err error) {
-	last, err := o.after(p)
-	if err != nil {
-		return nil, "", err
-	}
-	at, keys := make(map[K]*V, len(rows)), make([]K, len(rows))
+	at := make(map[K]*V, len(rows))
 	for i := range rows {
-		keys[i] = key(&rows[i])
-		at[keys[i]] = &rows[i]
+		at[key(&rows[i])] = &rows[i]
 	}
-	out, next = page(p, o, last, keys, func(k K) (V, bool) { return *at[k], true })
-	return out, next, nil
+	return page(p, o, maps.Keys(at), func(k K) (V, bool) { return *at[k], true })
 }
 
 // The orders of lists with keys that several lists or no other file has. byName needs the name of the list.

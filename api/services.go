@@ -87,16 +87,13 @@ func (in *Selection) check() error {
 		vip.Problem{Code: vip.CodeInvalid, Field: "query.label", Message: why})
 }
 
-func (in *Selection) selects(v *vip.Service) bool { return in.matches(v.Source, v.Labels) }
-
-// matches reports whether services of a source and with these labels are selected.
-func (in *Selection) matches(source string, labels map[string]string) bool {
-	if in.Source != "" && source != in.Source {
+func (in *Selection) selects(v *vip.Service) bool {
+	if in.Source != "" && v.Source != in.Source {
 		return false
 	}
 	for _, label := range in.Label {
 		key, value, exact := strings.Cut(label, "=")
-		if got, ok := labels[key]; !ok || exact && got != value {
+		if got, ok := v.Labels[key]; !ok || exact && got != value {
 			return false
 		}
 	}
@@ -108,7 +105,7 @@ func (s *Server) listServices(ctx context.Context, in *listServicesInput) (out v
 	if err := in.check(); err != nil {
 		return out, err
 	}
-	last, err := serviceOrder.after(in.Paging)
+	_, err = serviceOrder.after(in.Paging) // before the wait
 	if err == nil {
 		err = in.until(s, ctx, func() bool { return s.tables.Revisions.Revision() > in.Revision })
 	}
@@ -116,17 +113,11 @@ func (s *Server) listServices(ctx context.Context, in *listServicesInput) (out v
 		return out, err
 	}
 	out.Revision = s.tables.Revisions.Revision() // before reading: too old costs one check, too new would lose a change
-	keys := make([]vip.ServiceKey, 0, s.Services.Len())
-	for k, v := range s.Services.All() {
-		if in.selects(&v) && (in.Cursor == "" || k.Compare(last) > 0) {
-			keys = append(keys, k)
-		}
-	}
-	out.Items, out.Next = page(in.Paging, serviceOrder, last, keys, func(k vip.ServiceKey) (v1.Service, bool) {
+	out.Items, out.Next, err = page(in.Paging, serviceOrder, keys(s.Services.All(), in.selects), func(k vip.ServiceKey) (v1.Service, bool) {
 		row, ok := s.service(k)
 		return row, ok && (in.State == "" || row.Status.State == in.State)
 	})
-	return out, nil
+	return out, err
 }
 
 var serviceOrder = order[vip.ServiceKey]{"services", vip.ServiceKey.Compare}

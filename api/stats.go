@@ -36,19 +36,15 @@ var statsOrder = serviceOrder.of("stats")
 
 // listStats costs O(frontends) and one read of the dataplane per page.
 func (s *Server) listStats(ctx context.Context, in *LongPaging) (out v1.StatsList, err error) {
-	last, err := statsOrder.after(Paging(*in))
-	if err != nil {
-		return out, err
-	}
 	of, err := s.serviceTotals(ctx)
 	if err != nil {
 		return out, unreadable("read the counters of", err)
 	}
 	counted := s.Statistics.Counted()
-	out.Items, out.Next = page(Paging(*in), statsOrder, last, slices.Collect(maps.Keys(of)), func(key vip.ServiceKey) (v1.ServiceTotal, bool) {
+	out.Items, out.Next, err = page(Paging(*in), statsOrder, maps.Keys(of), func(key vip.ServiceKey) (v1.ServiceTotal, bool) {
 		return v1.ServiceTotal{Service: key.String(), Traffic: traffic(of[key], counted)}, true
 	})
-	return out, nil
+	return out, err
 }
 
 // serviceTotals reads the traffic of every service, at a cost of O(frontends).
