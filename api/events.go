@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
-	"time"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -63,8 +62,6 @@ func (s *Server) known(id uint64) uint64 {
 }
 
 func (s *Server) streamEvents(to lines, since uint64) {
-	tick := time.NewTicker(keepAlive)
-	defer tick.Stop()
 	for {
 		events, more := s.Events.Since(since)
 		to.allow(0)
@@ -74,15 +71,8 @@ func (s *Server) streamEvents(to lines, since uint64) {
 			}
 			since = e.ID
 		}
-		to.flush()
-		select {
-		case <-to.done():
+		if to.flush(); !to.wait(more) {
 			return
-		case <-more:
-		case <-tick.C:
-			if !to.keepAlive() {
-				return
-			}
 		}
 	}
 }

@@ -59,10 +59,23 @@ func (l lines) flush() {
 	}
 }
 
-// keepAlive sends an empty line, and reports whether the caller is still there.
-func (l lines) keepAlive() bool {
-	l.allow(0)
-	_, err := l.h.BodyWriter().Write([]byte("\n"))
-	l.flush()
-	return err == nil && l.h.Context().Err() == nil
+// wait waits for a change, and sends an empty line whenever there was none for keepAlive. It reports whether the caller
+// is still there, and permitted.
+func (l lines) wait(changed <-chan struct{}) bool {
+	tick := time.NewTicker(keepAlive)
+	defer tick.Stop()
+	for {
+		select {
+		case <-l.done():
+			return false
+		case <-changed:
+			return true
+		case <-tick.C:
+			l.allow(0)
+			_, err := l.h.BodyWriter().Write([]byte("\n"))
+			if l.flush(); err != nil {
+				return false
+			}
+		}
+	}
 }

@@ -57,8 +57,6 @@ const pace = 20 * time.Millisecond
 func (w *serviceWatcher) run() {
 	feed := w.s.tables.Revisions.Watch()
 	defer feed.Close()
-	tick := time.NewTicker(keepAlive)
-	defer tick.Stop()
 	for synced := false; ; synced = true {
 		changed := w.s.tables.Revisions.Changed() // before looking
 		services := make(map[vip.ServiceKey]struct{})
@@ -75,28 +73,8 @@ func (w *serviceWatcher) run() {
 			return
 		}
 		w.flush()
-		if !backoff.Sleep(w.h.Context(), pace) {
+		if !backoff.Sleep(w.h.Context(), pace) || !w.wait(changed) {
 			return
-		}
-		if !w.wait(changed, tick.C) {
-			return
-		}
-	}
-}
-
-// wait waits for a change, and keeps the connection open meanwhile. It reports whether the caller is still
-// there and permitted.
-func (w *serviceWatcher) wait(changed <-chan struct{}, tick <-chan time.Time) bool {
-	for {
-		select {
-		case <-w.done():
-			return false
-		case <-changed:
-			return true
-		case <-tick:
-			if !w.keepAlive() {
-				return false
-			}
 		}
 	}
 }
