@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/nodes"
 	"github.com/ironvip/ironvip/api/server"
@@ -41,14 +43,14 @@ func (s *Server) announceRoutes() {
 	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: drain, Need: access.Operate, ID: "undrain-node", Tag: "node", Summary: "End the drain of a node"}, s.undrainNode)
 }
 
-var addrOrder = order[netip.Addr]{"announcements", netip.Addr.Compare}
+var addrOrder = request.Order[netip.Addr]{List: "announcements", Compare: netip.Addr.Compare}
 
-func (s *Server) listAnnouncements(_ context.Context, in *Paging) (out v1.AnnouncementList, err error) {
+func (s *Server) listAnnouncements(_ context.Context, in *request.Paging) (out v1.AnnouncementList, err error) {
 	a := s.Announcing
 	// A row has a part of each of these tables.
 	out.Revision, out.Stale = max(a.Announcements.Revision(), a.Announced.Revision(), a.Peers.Revision()), a.Stale()
 	places := s.places()
-	out.Items, out.Next, err = page(*in, addrOrder, keys(a.Announcements.All(), all), func(addr netip.Addr) (v1.Announcement, bool) { return s.announcement(addr, places) })
+	out.Items, out.Next, err = request.Page(*in, addrOrder, request.Keys(a.Announcements.All(), request.All), func(addr netip.Addr) (v1.Announcement, bool) { return s.announcement(addr, places) })
 	return out, err
 }
 
@@ -106,13 +108,13 @@ func (s *Server) getAnnouncement(_ context.Context, in *getVIPInput) (v1.Announc
 }
 
 // peerOrder orders the peers by kind, other hosts before routers, and then by name.
-var peerOrder = order[announce.PeerKey]{"peers", func(a, b announce.PeerKey) int {
+var peerOrder = request.Order[announce.PeerKey]{List: "peers", Compare: func(a, b announce.PeerKey) int {
 	return cmp.Or(-cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 }}
 
-func (s *Server) listAnnouncePeers(_ context.Context, in *Paging) (out v1.AnnouncePeerList, err error) {
+func (s *Server) listAnnouncePeers(_ context.Context, in *request.Paging) (out v1.AnnouncePeerList, err error) {
 	out.Stale = s.Announcing.Stale()
-	out.Items, out.Next, err = page(*in, peerOrder, keys(s.Announcing.Peers.All(), all), func(k announce.PeerKey) (v1.AnnouncePeer, bool) {
+	out.Items, out.Next, err = request.Page(*in, peerOrder, request.Keys(s.Announcing.Peers.All(), request.All), func(k announce.PeerKey) (v1.AnnouncePeer, bool) {
 		p, _, ok := s.Announcing.Peers.Get(k)
 		return v1.AnnouncePeer{Kind: string(p.Kind), Name: p.Name, Address: p.Address, State: p.State, Up: p.Up, Since: p.Since.UTC(), Reason: p.Reason, Hint: p.Hint,
 			Draining: p.Draining, Weight: p.Weight, Eligible: p.Eligible, Owned: p.Owned, Lost: p.Lost}, ok
@@ -129,7 +131,7 @@ func (s *Server) forgetNode(ctx context.Context, in *nodeInput) (v1.NodeForgotte
 	case errors.Is(err, roster.ErrPresent):
 		return v1.NodeForgotten{}, server.Refuse(http.StatusConflict, v1.CodeConflict, err.Error(), "only a lost node can be forgotten: stop its agent, and wait until it is lost")
 	case err != nil:
-		return v1.NodeForgotten{}, writeFailed(vip.BackendKey{}, err)
+		return v1.NodeForgotten{}, request.WriteFailed(vip.BackendKey{}, err)
 	}
 	return v1.NodeForgotten{Node: in.Name}, nil
 }
@@ -142,7 +144,7 @@ func (s *Server) nodeDrain(node string) v1.NodeDrain {
 	d, draining := s.Announcing.Drains()[node]
 	out := v1.NodeDrain{Node: node, Draining: draining, Author: d.Author}
 	if draining {
-		out.Since = when(d.Since)
+		out.Since = request.When(d.Since)
 	}
 	vips := 0
 	if node == s.Node {
@@ -179,7 +181,7 @@ func (s *Server) setNodeDrain(ctx context.Context, node string, drain bool) (v1.
 		}
 	}
 	if err := s.Announcing.SetDrain(ctx, node, drain, server.Caller(ctx)); err != nil {
-		return v1.NodeDrain{}, writeFailed(vip.BackendKey{}, err)
+		return v1.NodeDrain{}, request.WriteFailed(vip.BackendKey{}, err)
 	}
 	return s.nodeDrain(node), nil
 }
@@ -191,7 +193,7 @@ func (s *Server) checkNode(ctx context.Context, node string) error {
 	}
 	list, err := s.Nodes(ctx)
 	if err != nil {
-		return writeFailed(vip.BackendKey{}, err)
+		return request.WriteFailed(vip.BackendKey{}, err)
 	}
 	fleet := list.Store != configs.StoreBolt // else the drain of another host would have no effect there
 	if slices.ContainsFunc(list.Items, func(n v1.Node) bool { return fleet && n.Name == node }) {

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -37,7 +39,7 @@ const (
 type applyInput struct {
 	DryRun bool `query:"dry_run" doc:"change nothing and return a plan"`
 	Atomic bool `query:"atomic" doc:"all or nothing: one invalid service rejects the request"`
-	Payload
+	request.Payload
 	PreferWait
 }
 
@@ -57,7 +59,7 @@ func readServices(ctx context.Context, body []byte) ([]rest.Put, *server.Problem
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			why = "unexpected end of input"
 		}
-		return nil, notJSON([]vip.Problem{{Code: vip.CodeInvalid, Message: fmt.Sprintf("is not valid JSON near byte %d: %s", dec.InputOffset(), why)}})
+		return nil, request.NotJSON([]vip.Problem{{Code: vip.CodeInvalid, Message: fmt.Sprintf("is not valid JSON near byte %d: %s", dec.InputOffset(), why)}})
 	}
 	shape := errors.New(`the body must be {"services": [...]}`)
 	expect := func(want json.Delim) error {
@@ -80,7 +82,7 @@ func readServices(ctx context.Context, body []byte) ([]rest.Put, *server.Problem
 			if key == "services" {
 				p.Code, p.Message, p.Hint = vip.CodeInvalid, "is defined twice", "keep one of them"
 			}
-			return nil, invalid([]vip.Problem{p})
+			return nil, request.Invalid([]vip.Problem{p})
 		}
 		if err := expect('['); err != nil {
 			return fail(err)
@@ -96,12 +98,12 @@ func readServices(ctx context.Context, body []byte) ([]rest.Put, *server.Problem
 			case len(raw) > maxService:
 				return nil, tooLarge(fmt.Sprintf("services[%d] is larger than %d MiB", len(out), maxService>>20))
 			}
-			w, problems := decoded(raw, spec.DecodeJSON)
+			w, problems := request.Decoded(raw, spec.DecodeJSON)
 			if p := server.Permit(ctx, cmp.Or(w.Namespace, vip.DefaultNamespace)); p != nil {
 				return nil, p
 			}
 			if mistakes += len(problems); mistakes > rest.MaxMistakes {
-				return nil, invalid(rest.TooManyMistakes(problems))
+				return nil, request.Invalid(rest.TooManyMistakes(problems))
 			}
 			out = append(out, rest.Put{Spec: w, Problems: problems, Permit: permitted})
 		}
@@ -125,7 +127,7 @@ type applyOutput struct {
 }
 
 func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutput, error) {
-	if p := media(in.ContentType); p != nil {
+	if p := request.Media(in.ContentType); p != nil {
 		return nil, p
 	}
 	puts, bad := readServices(ctx, in.RawBody)
@@ -141,7 +143,7 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 		results, err = s.Registrar.PutServices(ctx, puts, in.Atomic)
 	}
 	if err != nil {
-		return nil, writeFailed(vip.BackendKey{}, err)
+		return nil, request.WriteFailed(vip.BackendKey{}, err)
 	}
 	out := &applyOutput{Status: http.StatusOK, Body: v1.ApplyResult{Items: make([]v1.ApplyItem, len(results)), DryRun: in.DryRun}}
 	var refusals vip.Problems
@@ -195,7 +197,7 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 			}
 			more, err := s.serviceApplied(r.Key, r.Rev)(ctx)
 			if gone, deleted := errors.AsType[*pipeline.GoneError](err); deleted {
-				one := goneMeanwhile("service \""+r.Key.String()+"\"", gone.Heir)
+				one := request.GoneMeanwhile("service \""+r.Key.String()+"\"", gone.Heir)
 				more = []vip.Problem{{Code: one.Code, Service: r.Key.String(), Message: one.Detail, Hint: one.Hint}}
 			} else if err != nil {
 				return nil, err
@@ -222,9 +224,9 @@ func problemsOfError(key vip.ServiceKey, err error) []vip.Problem {
 	}
 	p := vip.Problem{Code: vip.CodeInvalid, Service: key.String(), Message: err.Error()}
 	if conflict, ok := errors.AsType[*registry.ConflictError](err); ok {
-		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", conflict.Why(), conflictHint(conflict)
+		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", conflict.Why(), request.ConflictHint(conflict)
 	} else if owned, ok := errors.AsType[*rest.OwnedError](err); ok {
-		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", owned.Why(), ownedHint(owned)
+		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", owned.Why(), request.OwnedHint(owned)
 	} else if refused, ok := errors.AsType[*server.Problem](err); ok {
 		p.Code, p.Message, p.Hint = refused.Code, refused.Detail, refused.Hint
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ironvip/ironvip/api/request"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -31,28 +34,12 @@ func (s *Server) backendRoutes() {
 		Description: "404: the backend must register again.", Status: http.StatusNoContent}, s.heartbeat)
 }
 
-// BackendPath identifies a backend. Inputs embed it, so it is exported: huma ignores unexported
-// fields.
-type BackendPath struct {
-	ServicePath
-	ID string `path:"id" doc:"address:port, or address; IPv6 with a port as [address]:port"`
-}
-
-func (p BackendPath) backend() (vip.BackendKey, error) {
-	addr, port, err := vip.ParseBackendID(p.ID)
-	if err != nil {
-		return vip.BackendKey{}, server.BadRequest(err.Error(), "use ADDRESS:PORT, for example 10.1.0.11:8080",
-			vip.Problem{Code: vip.CodeInvalid, Field: "path.id", Message: err.Error()})
-	}
-	return vip.BackendKey{Service: p.key(), Address: addr, Port: port}, nil
-}
-
 // existing is backend for a backend that exists: it also accepts the other ids that ironvip prints.
 // These are the address and port of an endpoint, as in events and counters, of a backend on the
 // service's target ports; and the address alone, if no other backend has it. A key of no backend is
 // returned as it is. Registrations don't use it: for them, both ids are different backends.
-func (s *Server) existing(p BackendPath) (vip.BackendKey, error) {
-	key, err := p.backend()
+func (s *Server) existing(p request.BackendPath) (vip.BackendKey, error) {
+	key, err := p.Backend()
 	if err != nil {
 		return key, err
 	}
@@ -92,19 +79,19 @@ func listens(s *vip.Service, b *vip.Backend, number uint16) bool {
 }
 
 type listBackendsInput struct {
-	ServicePath
-	Paging
+	request.ServicePath
+	request.Paging
 }
 
 // listBackends costs O(the service's backends) per page.
 func (s *Server) listBackends(_ context.Context, in *listBackendsInput) (out v1.BackendList, err error) {
-	svc, ok := s.service(in.key())
+	svc, ok := s.service(in.Key())
 	if !ok {
-		return out, noService(in.key())
+		return out, request.NoService(in.Key())
 	}
 	out.Revision = svc.Revision
-	out.Items, out.Next, err = list(in.Paging, backendOrder, svc.Status.Backends, func(b *v1.BackendStatus) vip.BackendKey {
-		k := vip.BackendKey{Service: in.key(), Port: b.Port}
+	out.Items, out.Next, err = request.List(in.Paging, backendOrder, svc.Status.Backends, func(b *v1.BackendStatus) vip.BackendKey {
+		k := vip.BackendKey{Service: in.Key(), Port: b.Port}
 		k.Address, _ = netip.ParseAddr(b.Address) // written by String
 		return k
 	})
@@ -115,7 +102,7 @@ func (s *Server) listBackends(_ context.Context, in *listBackendsInput) (out v1.
 func (s *Server) backend(key vip.BackendKey) (*object[v1.Backend], error) {
 	svc, ok := s.service(key.Service)
 	if !ok {
-		return nil, noService(key.Service)
+		return nil, request.NoService(key.Service)
 	}
 	id := key.ID()
 	for _, b := range svc.Status.Backends {
@@ -124,10 +111,10 @@ func (s *Server) backend(key vip.BackendKey) (*object[v1.Backend], error) {
 				Body: v1.Backend{Service: key.Service.String(), Revision: svc.Revision, BackendStatus: b}}, nil
 		}
 	}
-	return nil, noBackend(key)
+	return nil, request.NoBackend(key)
 }
 
-func (s *Server) getBackend(_ context.Context, in *BackendPath) (*object[v1.Backend], error) {
+func (s *Server) getBackend(_ context.Context, in *request.BackendPath) (*object[v1.Backend], error) {
 	key, err := s.existing(*in)
 	if err != nil {
 		return nil, err
@@ -136,21 +123,21 @@ func (s *Server) getBackend(_ context.Context, in *BackendPath) (*object[v1.Back
 }
 
 type putBackendInput struct {
-	BackendPath
-	Payload
-	Preconditions
+	request.BackendPath
+	request.Payload
+	request.Preconditions
 	PreferWait
 }
 
 func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*object[v1.Backend], error) {
-	key, err := in.backend()
+	key, err := in.Backend()
 	if err != nil {
 		return nil, err
 	}
 	if in.IfNoneMatch != "" { // it would refer to the service
 		return nil, server.BadRequest("If-None-Match is not supported for backends", "remove the header")
 	}
-	check, err := in.check(key.Service)
+	check, err := in.Check(key.Service)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +145,7 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*object[v
 		return nil, p
 	}
 	var body v1.BackendSpec
-	if p := in.decode(&body, v1.CodeInvalidService); p != nil {
+	if p := in.Decode(&body, v1.CodeInvalidService); p != nil {
 		return nil, p
 	}
 	w := spec.Backend{Address: key.Address.String(), Port: spec.PortNumber(key.Port), Weight: body.Weight, State: body.State, Node: body.Node, Zone: body.Zone,
@@ -167,13 +154,13 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*object[v
 	var ttl time.Duration
 	if body.TTL != nil {
 		if ttl = time.Duration(*body.TTL); ttl == 0 { // later, 0 means that there is no TTL
-			return nil, invalid([]vip.Problem{{Code: vip.CodeInvalid, Service: key.Service.String(), Field: "ttl",
+			return nil, request.Invalid([]vip.Problem{{Code: vip.CodeInvalid, Service: key.Service.String(), Field: "ttl",
 				Message: "must be between 1s and 24h", Hint: `omit it for a backend without heartbeats`}})
 		}
 	}
 	rev, created, err := s.Registrar.PutBackend(ctx, key.Service, w, ttl, check)
 	if err != nil {
-		return nil, writeFailed(key, err)
+		return nil, request.WriteFailed(key, err)
 	}
 	server.Wrote(ctx, rev)
 	what := "backend " + key.ID() + " of service \"" + key.Service.String() + "\""
@@ -183,7 +170,7 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*object[v
 	}
 	out, err := s.backend(key)
 	if heir := s.heirOf(key.Service); err != nil || heir != "" {
-		return nil, goneMeanwhile(what, heir)
+		return nil, request.GoneMeanwhile(what, heir)
 	}
 	out.PreferenceApplied = applied
 	if created {
@@ -193,24 +180,24 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*object[v
 }
 
 type deleteBackendInput struct {
-	BackendPath
+	request.BackendPath
 	IfMatch string `header:"If-Match" doc:"ETag of the service version that the caller has read"`
 	PreferWait
 }
 
 func (s *Server) deleteBackend(ctx context.Context, in *deleteBackendInput) (*deletedOutput, error) {
-	key, err := in.backend()
+	key, err := in.Backend()
 	if err != nil {
 		return nil, err
 	}
-	check, err := Preconditions{IfMatch: in.IfMatch}.check(key.Service)
+	check, err := request.Preconditions{IfMatch: in.IfMatch}.Check(key.Service)
 	if err != nil {
 		return nil, err
 	}
 	last, _, _ := s.Compiled.Get(key.Service)
 	rev, err := s.Registrar.DeleteBackend(ctx, key, check)
 	if err != nil {
-		return nil, writeFailed(key, err)
+		return nil, request.WriteFailed(key, err)
 	}
 	server.Wrote(ctx, rev)
 	applied, err := s.apply(ctx, in.PreferWait, "deletion of backend "+key.ID(), s.orGone(key.Service, last, s.serviceApplied(key.Service, rev)))
@@ -221,13 +208,19 @@ func (s *Server) deleteBackend(ctx context.Context, in *deleteBackendInput) (*de
 		Body: v1.Deleted{Service: key.Service.String(), Backend: key.ID(), Revision: rev, Applied: applied != ""}}, nil
 }
 
-func (s *Server) heartbeat(ctx context.Context, in *BackendPath) (*struct{}, error) {
-	key, err := in.backend()
+func (s *Server) heartbeat(ctx context.Context, in *request.BackendPath) (*struct{}, error) {
+	key, err := in.Backend()
 	if err != nil {
 		return nil, err
 	}
 	if err := s.Registrar.Heartbeat(ctx, key); err != nil {
-		return nil, writeFailed(key, err)
+		return nil, request.WriteFailed(key, err)
 	}
 	return nil, nil
+}
+
+var backendOrder = request.Order[vip.BackendKey]{List: "backends", Compare: compareBackends}
+
+func compareBackends(a, b vip.BackendKey) int {
+	return cmp.Or(a.Service.Compare(b.Service), a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port))
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
@@ -29,7 +31,7 @@ func (s *Server) planConfig(ctx context.Context, _ *struct{}) (*v1.Plan, error) 
 }
 
 func (s *Server) reload(ctx context.Context, _ *struct{}) (v1.ReloadResult, error) {
-	server.Allow(ctx, maxWait)
+	server.Allow(ctx, request.MaxWait)
 	result, found := s.Config.Reload(ctx)
 	if len(found) > 0 {
 		detail := "configuration invalid: the current one stays in effect"

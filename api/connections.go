@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/ironvip/ironvip/api/server"
@@ -21,7 +23,7 @@ func (s *Server) connectionRoutes() {
 	server.Handle(s.http, server.Route{Path: v1.PathConnections, Need: access.Operate, ID: "list-connections", Tag: "dataplane", Summary: "List single connections",
 		Description: "Reads the dataplane, and sends each connection through this host as a line of JSON, in any order. The list has no pages: it is not stored anywhere. " +
 			"A line with a problem is the last one. It needs the role operator, because it has the addresses of clients.",
-		Content: s.http.JSON(ndjson, v1.Connection{})}, s.listConnections)
+		Content: s.http.JSON(request.Ndjson, v1.Connection{})}, s.listConnections)
 }
 
 type listConnectionsInput struct {
@@ -35,12 +37,12 @@ func (s *Server) listConnections(ctx context.Context, in *listConnectionsInput) 
 	at := s.serviceFinder()
 	want := func(key vip.FrontendKey) bool { _, known := at(key); return known }
 	if in.Service != "" {
-		of, err := serviceParameter(in.Service)
+		of, err := request.ServiceParameter(in.Service)
 		if err != nil {
 			return nil, err
 		}
 		if s.Services.Row(of) == nil && !s.drains(of) {
-			return nil, noService(of)
+			return nil, request.NoService(of)
 		}
 		want = func(key vip.FrontendKey) bool { service, known := at(key); return known && service == of }
 	}
@@ -58,7 +60,7 @@ func (s *Server) listConnections(ctx context.Context, in *listConnectionsInput) 
 	}
 	return server.NewStream(func(h huma.Context) {
 		defer done()
-		h.SetHeader("Content-Type", ndjson)
+		h.SetHeader("Content-Type", request.Ndjson)
 		h.SetStatus(http.StatusOK)
 		out := json.NewEncoder(h.BodyWriter())
 		for ; more; c, err, more = next() {

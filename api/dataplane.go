@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/internal/text"
 
 	"github.com/ironvip/ironvip/api/server"
@@ -56,7 +58,7 @@ func (s *Server) dataplane() v1.Dataplane {
 	about, stats := s.Deps.Dataplane(), s.Stats()
 	out := v1.Dataplane{Mode: about.Mode, Reason: about.Reason, Level: v1.LevelOK, Ready: stats.Synced,
 		DesiredRevision: stats.DesiredRev, AppliedRevision: stats.AppliedRev, Frontends: stats.Wanted,
-		Contested: stats.Contested, Repairs: stats.DriftRepairs, LastResync: when(stats.LastResync), Problems: []v1.Problem{}, Findings: append([]v1.Finding{}, about.Findings...), Switching: about.Switching, Leaving: append([]v1.LeavingDataplane{}, about.Leaving...)}
+		Contested: stats.Contested, Repairs: stats.DriftRepairs, LastResync: request.When(stats.LastResync), Problems: []v1.Problem{}, Findings: append([]v1.Finding{}, about.Findings...), Switching: about.Switching, Leaving: append([]v1.LeavingDataplane{}, about.Leaving...)}
 	list := func(f *vip.Frontend, p vip.Problem) {
 		if len(out.Problems) < maxProblems {
 			p.Service, p.Place = f.Service.String(), cmp.Or(p.Place, f.Key.String())
@@ -116,7 +118,7 @@ func contestedText(problems []v1.Problem) string {
 const maxProblems = 100
 
 type listFrontendsInput struct {
-	Paging
+	request.Paging
 	Service string `query:"service" doc:"of this service only: \"name\" or \"namespace/name\""`
 }
 
@@ -124,19 +126,19 @@ func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (out v
 	out.Revision = max(s.Frontends.Revision(), s.Applied.Revision())
 	var of vip.ServiceKey
 	if in.Service != "" {
-		if of, err = serviceParameter(in.Service); err != nil {
+		if of, err = request.ServiceParameter(in.Service); err != nil {
 			return out, err
 		}
 	}
-	wanted := keys(s.Frontends.All(), func(f *vip.Frontend) bool { return in.Service == "" || f.Service == of })
-	out.Items, out.Next, err = page(in.Paging, frontendOrder, wanted, func(k vip.FrontendKey) (v1.Frontend, bool) {
+	wanted := request.Keys(s.Frontends.All(), func(f *vip.Frontend) bool { return in.Service == "" || f.Service == of })
+	out.Items, out.Next, err = request.Page(in.Paging, frontendOrder, wanted, func(k vip.FrontendKey) (v1.Frontend, bool) {
 		row, ok := s.frontend(k)
 		return row, ok && (in.Service == "" || row.Service == of.String()) // else another service has it now
 	})
 	return out, err
 }
 
-var frontendOrder = order[vip.FrontendKey]{"frontends", vip.CompareFrontendKeys}
+var frontendOrder = request.Order[vip.FrontendKey]{List: "frontends", Compare: vip.CompareFrontendKeys}
 
 func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 	fs, ok := s.tables.Frontend(key)
@@ -147,8 +149,8 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 	address, _, _ := strings.Cut(key.String(), "/") // "192.0.2.10:10000-10099"
 	out := v1.Frontend{Address: address, Protocol: key.Protocol.String(), Kind: f.Kind.String(), Service: f.Service.String(),
 		Port: f.Port, Scheduler: f.Scheduler.String(), Forward: f.Forward.String(), Masquerade: f.Masquerade.String(),
-		Revision: fs.Rev, Backends: convert(f.Backends, func(e vip.Endpoint) v1.Endpoint {
-			return v1.Endpoint{Address: endpointID(e.Addr), Weight: uint32(e.Weight), MaxConnections: e.MaxConnections, LeavingAt: when(e.Leaving.Time())}
+		Revision: fs.Rev, Backends: request.Convert(f.Backends, func(e vip.Endpoint) v1.Endpoint {
+			return v1.Endpoint{Address: endpointID(e.Addr), Weight: uint32(e.Weight), MaxConnections: e.MaxConnections, LeavingAt: request.When(e.Leaving.Time())}
 		})}
 	for _, flag := range []struct {
 		set  bool
@@ -170,14 +172,14 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 		out.Affinity = spec.Duration(f.Affinity).String()
 	}
 	if a := fs.Applied; a != nil {
-		out.AppliedRevision, out.AppliedAt = a.Tried.Rev, when(a.At.Time())
+		out.AppliedRevision, out.AppliedAt = a.Tried.Rev, request.When(a.At.Time())
 		out.Applied = a.Tried.Rev >= fs.Rev && a.Problem == nil
 		out.Problem, out.Warning = a.Problem, a.Warning
 	}
 	return out, true
 }
 
-func (s *Server) diffDataplane(ctx context.Context, in *LongPaging) (out v1.DataplaneDiff, err error) {
+func (s *Server) diffDataplane(ctx context.Context, in *request.LongPaging) (out v1.DataplaneDiff, err error) {
 	ctx, cancel := readingTime(ctx)
 	defer cancel()
 	found, err := s.Diff(ctx)
@@ -185,15 +187,15 @@ func (s *Server) diffDataplane(ctx context.Context, in *LongPaging) (out v1.Data
 		return out, unreadable("read", err)
 	}
 	out.InSync = len(found) == 0
-	found, out.Next, err = list(Paging(*in), frontendOrder.of("diff"), found, func(d *Difference) vip.FrontendKey { return d.Key })
-	out.Items = convert(found, diffEntry)
+	found, out.Next, err = request.List(request.Paging(*in), frontendOrder.Of("diff"), found, func(d *Difference) vip.FrontendKey { return d.Key })
+	out.Items = request.Convert(found, diffEntry)
 	return out, err
 }
 
 // readingTime bounds a read or repair of the dataplane. 50,000 backends take a few seconds.
 func readingTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	const most = 2 * time.Minute
-	server.Allow(ctx, most+answerTime)
+	server.Allow(ctx, most+request.AnswerTime)
 	return context.WithTimeout(ctx, most)
 }
 
@@ -235,7 +237,7 @@ func prefixes(in []netip.Prefix) []string {
 	if len(in) == 0 {
 		return nil
 	}
-	return convert(in, netip.Prefix.String)
+	return request.Convert(in, netip.Prefix.String)
 }
 
 // differences lists the differing properties of a frontend.

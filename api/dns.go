@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/miekg/dns"
 
 	"github.com/ironvip/ironvip/api/server"
@@ -33,12 +35,12 @@ func (s *Server) dnsRoutes() {
 }
 
 // nameOrder orders names by name, then by the service that wants it.
-var nameOrder = order[zone.ConflictKey]{"names", func(a, b zone.ConflictKey) int {
+var nameOrder = request.Order[zone.ConflictKey]{List: "names", Compare: func(a, b zone.ConflictKey) int {
 	return cmp.Or(cmp.Compare(a.Name, b.Name), a.Service.Compare(b.Service))
 }}
 
 type listDNSNamesInput struct {
-	Paging
+	request.Paging
 	Service string `query:"service" doc:"names of this service only: \"web\" or \"shop/web\""`
 	State   string `query:"state" enum:"answered,conflict,undecided" doc:"names with this state only"`
 }
@@ -47,21 +49,21 @@ type listDNSNamesInput struct {
 func (s *Server) listDNSNames(_ context.Context, in *listDNSNamesInput) (out v1.DNSNameList, err error) {
 	names := s.Naming.Stage.Names()
 	if in.Service != "" {
-		key, err := serviceParameter(in.Service)
+		key, err := request.ServiceParameter(in.Service)
 		if err != nil {
 			return out, err
 		}
 		names = slices.Values(s.Naming.Stage.NamesOf(key))
 	}
 	domain, listen := s.Naming.Zone()
-	out.Domain, out.Listen, out.Revision = domain, convert(listen, netip.AddrPort.String), s.tables.Revisions.Revision()
+	out.Domain, out.Listen, out.Revision = domain, request.Convert(listen, netip.AddrPort.String), s.tables.Revisions.Revision()
 	var keys []zone.ConflictKey
 	for n := range names {
 		if in.State == "" || in.State == nameState(&n) {
 			keys = append(keys, zone.ConflictKey{Name: n.Name, Service: n.Service})
 		}
 	}
-	out.Items, out.Next, err = page(in.Paging, nameOrder, slices.Values(keys), s.dnsName)
+	out.Items, out.Next, err = request.Page(in.Paging, nameOrder, slices.Values(keys), s.dnsName)
 	return out, err
 }
 
@@ -74,7 +76,7 @@ func (s *Server) dnsName(k zone.ConflictKey) (v1.DNSName, bool) {
 	}
 	n := &names[i]
 	out := v1.DNSName{Name: n.Name, Kind: n.Kind.String(), Service: n.Service.String(), Addresses: append([]netip.Addr{}, n.VIPs...),
-		State: nameState(n), Since: when(n.Since.Time())}
+		State: nameState(n), Since: request.When(n.Since.Time())}
 	if n.Winner != (vip.ServiceKey{}) {
 		out.Winner = n.Winner.String()
 	}
@@ -137,7 +139,7 @@ func badName(why string) error {
 
 // records returns records with their names as all names of the API: without a dot at the end.
 func records(in []dns.RR) []v1.DNSRecord {
-	return convert(in, func(r dns.RR) v1.DNSRecord {
+	return request.Convert(in, func(r dns.RR) v1.DNSRecord {
 		header := r.Header()
 		data := strings.TrimPrefix(r.String(), header.String())
 		return v1.DNSRecord{Name: strings.TrimSuffix(header.Name, "."), TTL: header.Ttl, Type: dns.Type(header.Rrtype).String(),

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -142,7 +144,7 @@ func (c curl) run(t *testing.T, r *rig) (answer, error) {
 	for _, h := range c.headers {
 		name, value, _ := strings.Cut(h, ": ")
 		req.Header.Set(name, value)
-		stream = stream || value == ndjson
+		stream = stream || value == request.Ndjson
 	}
 	resp, err := r.web.Client().Do(req)
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -101,7 +103,7 @@ func TestFrontendKeysAreReadBack(t *testing.T) {
 		frontendKey("192.0.2.1", 1, 65535, vip.SCTP, vip.Everyone),
 		frontendKey("2001:db8::1", 10000, 10099, vip.TCP, vip.InternalClients),
 	} {
-		if back, err := frontendOrder.after(Paging{Cursor: cursor[vip.FrontendKey]{"frontends", k}.String()}); err != nil || back != k {
+		if back, err := frontendOrder.After(request.Paging{Cursor: request.Cursor[vip.FrontendKey]{List: "frontends", Last: k}.String()}); err != nil || back != k {
 			t.Errorf("%s is read as %s, %v", k, back, err)
 		}
 	}

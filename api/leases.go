@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/netip"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
@@ -22,14 +24,14 @@ func (s *Server) leaseRoutes() {
 }
 
 type listVIPsInput struct {
-	Paging
+	request.Paging
 	Kind string `query:"kind" enum:"address,node_port" doc:"leases of this kind only"`
 }
 
 func (s *Server) listVIPs(_ context.Context, in *listVIPsInput) (out v1.VIPList, err error) {
 	out.Revision = s.Leases.Revision()
-	wanted := keys(s.Leases.All(), func(l **ipam.Lease) bool { return in.Kind == "" || in.Kind == kindOf((*l).Resource) })
-	out.Items, out.Next, err = page(in.Paging, resourceOrder, wanted, s.vip)
+	wanted := request.Keys(s.Leases.All(), func(l **ipam.Lease) bool { return in.Kind == "" || in.Kind == kindOf((*l).Resource) })
+	out.Items, out.Next, err = request.Page(in.Paging, resourceOrder, wanted, s.vip)
 	return out, err
 }
 
@@ -40,7 +42,7 @@ func kindOf(r ipam.Resource) string {
 	return v1.KindNodePort
 }
 
-var resourceOrder = order[ipam.Resource]{"vips", ipam.Resource.Compare}
+var resourceOrder = request.Order[ipam.Resource]{List: "vips", Compare: ipam.Resource.Compare}
 
 // vip returns one lease in the API's form.
 func (s *Server) vip(r ipam.Resource) (v1.VIP, bool) {
@@ -67,7 +69,7 @@ func vipView(l *ipam.Lease, rev uint64) v1.VIP {
 		out.NodePort, out.Protocol = r.NodePort, r.Protocol.String()
 	}
 	if l.State == ipam.Cooling {
-		out.Until = when(l.Until.Time())
+		out.Until = request.When(l.Until.Time())
 	}
 	if l.State == ipam.Reserved {
 		return out // its holder only repeats the reservation
@@ -115,14 +117,14 @@ func heldOutView(h ipam.HeldOut) v1.HeldOut {
 	return v1.HeldOut{Prefix: h.Prefix, Reason: string(h.Reason), Message: h.Detail}
 }
 
-func (s *Server) listPools(_ context.Context, in *Paging) (out v1.PoolList, err error) {
-	pools := convert(s.Pools(), func(p ipam.PoolStatus) v1.Pool {
+func (s *Server) listPools(_ context.Context, in *request.Paging) (out v1.PoolList, err error) {
+	pools := request.Convert(s.Pools(), func(p ipam.PoolStatus) v1.Pool {
 		return v1.Pool{Name: p.Name, Removed: p.Removed,
 			CIDRs: append([]netip.Prefix{}, p.CIDRs...), Exclude: append([]netip.Prefix{}, p.Exclude...), AutoAssign: p.AutoAssign,
 			Size: min(p.Size, maxCount), Used: min(p.Used, maxCount), Cooling: min(p.Cooling, maxCount), Reserved: min(p.Reserved, maxCount),
-			HeldOut: min(p.HeldOut, maxCount), HeldRanges: convert(p.HeldOutRanges, heldOutView), Free: min(p.Free, maxCount), Alarms: server.Problems(p.Alarms)}
+			HeldOut: min(p.HeldOut, maxCount), HeldRanges: request.Convert(p.HeldOutRanges, heldOutView), Free: min(p.Free, maxCount), Alarms: server.Problems(p.Alarms)}
 	})
-	out.Items, out.Next, err = list(*in, byName.of("pools"), pools, func(p *v1.Pool) string { return p.Name })
+	out.Items, out.Next, err = request.List(*in, request.ByName.Of("pools"), pools, func(p *v1.Pool) string { return p.Name })
 	return out, err
 }
 

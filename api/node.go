@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -207,7 +209,7 @@ func healthChecks(now standing, at time.Time) (checks []v1.Check) {
 			Hint: "check this host's network and firewall: backends that still fail then get no new connections; ironvip backend list shows the errors"})
 	}
 	if n := len(now.panics); n > 0 {
-		names := convert(now.panics, vip.ServiceKey.String)
+		names := request.Convert(now.panics, vip.ServiceKey.String)
 		checks = append(checks, v1.Check{Name: "panic mode", Level: v1.LevelWarn,
 			Message: fmt.Sprintf("%s sent to unhealthy backends, too, because fewer than panic_threshold are healthy: %s",
 				"clients of "+text.Plural(n, "service")+" are", text.First(3, names, ", ")),
@@ -216,11 +218,11 @@ func healthChecks(now standing, at time.Time) (checks []v1.Check) {
 	return checks
 }
 
-func (s *Server) listNodes(ctx context.Context, in *Paging) (out v1.NodeList, err error) {
+func (s *Server) listNodes(ctx context.Context, in *request.Paging) (out v1.NodeList, err error) {
 	if out, err = s.Nodes(ctx); err != nil {
 		return out, nodesAway(err, v1.PathStatus)
 	}
-	out.Items, out.Next, err = list(*in, byName.of("nodes"), out.Items, func(n *v1.Node) string { return n.Name })
+	out.Items, out.Next, err = request.List(*in, request.ByName.Of("nodes"), out.Items, func(n *v1.Node) string { return n.Name })
 	return out, err
 }
 
@@ -228,32 +230,32 @@ func (s *Server) listNodes(ctx context.Context, in *Paging) (out v1.NodeList, er
 // that shows this node alone.
 func nodesAway(err error, instead string) error {
 	if errors.Is(err, fleet.ErrUnavailable) {
-		return storeAway(err.Error(), "see GET "+instead+" for this node alone; traffic is not affected")
+		return request.StoreAway(err.Error(), "see GET "+instead+" for this node alone; traffic is not affected")
 	}
 	return err
 }
 
 type compareChecksInput struct {
-	LongPaging
+	request.LongPaging
 	Service []string `query:"service,explode" maxItems:"100" doc:"of these services only: \"name\" or \"namespace/name\""`
 }
 
 // compareChecks reads the rows of all nodes from the store for each page, and costs O(services) and
 // O(backends) of the services of the page.
 func (s *Server) compareChecks(ctx context.Context, in *compareChecksInput) (out v1.CheckComparisonList, err error) {
-	last, err := checkOrder.after(Paging(in.LongPaging))
+	last, err := checkOrder.After(request.Paging(in.LongPaging))
 	if err != nil {
 		return out, err
 	}
 	var services []*vip.Service
 	for _, name := range in.Service {
-		key, err := serviceParameter(name)
+		key, err := request.ServiceParameter(name)
 		if err != nil {
 			return out, err
 		}
 		row := s.Services.Row(key)
 		if row == nil {
-			return out, noService(key)
+			return out, request.NoService(key)
 		}
 		services = append(services, &row.Value)
 	}
@@ -278,11 +280,11 @@ func (s *Server) compareChecks(ctx context.Context, in *compareChecksInput) (out
 		if n := len(read); n > in.Limit && read[n-1].Service != row.Service {
 			break
 		}
-		if in.Cursor == "" || checkOrder.compare(keyOfCheck(&row), last) > 0 {
+		if in.Cursor == "" || checkOrder.Compare(keyOfCheck(&row), last) > 0 {
 			read = append(read, row)
 		}
 	}
-	out.Items, out.Next, err = list(Paging(in.LongPaging), checkOrder, read, keyOfCheck)
+	out.Items, out.Next, err = request.List(request.Paging(in.LongPaging), checkOrder, read, keyOfCheck)
 	return out, err
 }
 
@@ -299,16 +301,16 @@ func (s *Server) export(ctx context.Context, _ *struct{}) (*server.Stream, error
 	return server.Raw("application/json", append(text, '\n')), nil
 }
 
-func (s *Server) listDebugTables(_ context.Context, in *Paging) (out v1.DebugTableList, err error) {
-	tables := convert(s.Tables, func(t status.DebugTable) v1.DebugTableInfo {
+func (s *Server) listDebugTables(_ context.Context, in *request.Paging) (out v1.DebugTableList, err error) {
+	tables := request.Convert(s.Tables, func(t status.DebugTable) v1.DebugTableInfo {
 		return v1.DebugTableInfo{Name: t.Name, Rows: t.Len(), Revision: t.Revision()}
 	})
 	place := func(name string) int {
 		return slices.IndexFunc(tables, func(t v1.DebugTableInfo) bool { return t.Name == name })
 	}
-	along := byName.of("tables") // along the pipeline
-	along.compare = func(a, b string) int { return cmp.Compare(place(a), place(b)) }
-	out.Items, out.Next, err = list(*in, along, tables, func(t *v1.DebugTableInfo) string { return t.Name })
+	along := request.ByName.Of("tables") // along the pipeline
+	along.Compare = func(a, b string) int { return cmp.Compare(place(a), place(b)) }
+	out.Items, out.Next, err = request.List(*in, along, tables, func(t *v1.DebugTableInfo) string { return t.Name })
 	return out, err
 }
 
@@ -324,4 +326,24 @@ func (s *Server) getDebugTable(_ context.Context, in *debugTableInput) (v1.Debug
 		}
 	}
 	return v1.DebugTable{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "table \""+in.Table+"\" does not exist", "use one of "+strings.Join(names, ", "))
+}
+
+var checkOrder = request.Order[checkKey]{List: "checks", Compare: compareChecks}
+
+// checkKey identifies a row of the comparison of checks.
+type checkKey struct {
+	Backend vip.BackendKey
+	Port    uint16
+	Check   string
+}
+
+func compareChecks(a, b checkKey) int {
+	return cmp.Or(compareBackends(a.Backend, b.Backend), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Check, b.Check))
+}
+
+func keyOfCheck(c *v1.CheckComparison) checkKey {
+	k := checkKey{Port: c.Port, Check: c.Check}
+	k.Backend.Service, _ = vip.ParseServiceKey(c.Service) // both were written by String
+	k.Backend.Address, k.Backend.Port, _ = vip.ParseBackendID(c.Backend)
+	return k
 }

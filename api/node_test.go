@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/internal/event"
@@ -346,14 +348,14 @@ func TestEvents(t *testing.T) {
 		last        uint64
 	}{{"", "abcd", 104}, {"?limit=2", "cd", 104}, {"?since=101", "bcd", 104}, {"?since=101&limit=2", "bc", 103}, {"?since=104", "", 104},
 		// of earlier runs:
-		{"?since=2", "abcd", 104}, {"?since=999", "abcd", 104}, {"?since=2&limit=2", "ab", 102}, {"?limit=2&cursor=" + cursor[uint64]{"events", 2}.String(), "ab", 102}} {
+		{"?since=2", "abcd", 104}, {"?since=999", "abcd", 104}, {"?since=2&limit=2", "ab", 102}, {"?limit=2&cursor=" + request.Cursor[uint64]{List: "events", Last: 2}.String(), "ab", 102}} {
 		if got, last := kinds(c.query); got != c.want || last != c.last {
 			t.Errorf("%s: %q up to %d, want %q up to %d", c.query, got, last, c.want, c.last)
 		}
 	}
 	resp := r.send("GET", v1.PathEvents+"?since=103", "", "Accept: application/x-ndjson")
 	defer resp.Body.Close()
-	expect.Equal(t, resp.Header.Get("Content-Type"), ndjson, "content type")
+	expect.Equal(t, resp.Header.Get("Content-Type"), request.Ndjson, "content type")
 	lines := bufio.NewScanner(resp.Body)
 	expect := func(want string) {
 		t.Helper()

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
@@ -25,8 +27,8 @@ func (s *Server) overrideRoutes() {
 }
 
 type setStateInput struct {
-	BackendPath
-	Payload
+	request.BackendPath
+	request.Payload
 	PreferWait
 	Force bool `query:"force" doc:"permit a change that leaves a port without a usable backend"`
 }
@@ -37,12 +39,12 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*objec
 		return nil, err
 	}
 	var body v1.StateSpec
-	if p := in.decode(&body, v1.CodeInvalidService); p != nil {
+	if p := in.Decode(&body, v1.CodeInvalidService); p != nil {
 		return nil, p
 	}
 	r := overrides.Request{Backend: key, Author: server.Caller(ctx), Force: in.Force}
 	if r.State, err = overrides.ParseState(body.State); err != nil {
-		return nil, writeFailed(key, err)
+		return nil, request.WriteFailed(key, err)
 	}
 	if body.Expires != nil {
 		r.Until = vip.InstantOf(*body.Expires)
@@ -66,7 +68,7 @@ func (s *Server) setOverride(ctx context.Context, r overrides.Request, wait Pref
 	key := r.Backend.Service
 	last, _, _ := s.Compiled.Get(key)
 	if done, err = s.SetState(ctx, r); err != nil {
-		return done, "", writeFailed(r.Backend, err)
+		return done, "", request.WriteFailed(r.Backend, err)
 	}
 	server.Wrote(ctx, done.Rev)
 	applied, err = s.apply(ctx, wait, fmt.Sprintf("state %q of backend %s", r.State, r.Backend.ID()), s.orGone(key, last, func(ctx context.Context) ([]vip.Problem, error) {
@@ -78,12 +80,12 @@ func (s *Server) setOverride(ctx context.Context, r overrides.Request, wait Pref
 	return done, applied, err
 }
 
-var overrideOrder = backendOrder.of("overrides")
+var overrideOrder = backendOrder.Of("overrides")
 
 // listOverrides costs O(overrides) per page.
-func (s *Server) listOverrides(_ context.Context, in *Paging) (out v1.OverrideList, err error) {
+func (s *Server) listOverrides(_ context.Context, in *request.Paging) (out v1.OverrideList, err error) {
 	out.Revision = s.Overrides.Revision()
-	keys := slices.Collect(keys(s.Overrides.All(), all))
+	keys := slices.Collect(request.Keys(s.Overrides.All(), request.All))
 	ended := map[vip.BackendKey]vip.BackendState{} // on this host, and not in the fleet yet
 	for _, row := range s.LocalOverrides() {
 		if row.State == vip.Ready {
@@ -91,7 +93,7 @@ func (s *Server) listOverrides(_ context.Context, in *Paging) (out v1.OverrideLi
 			keys = append(keys, row.Backend)
 		}
 	}
-	out.Items, out.Next, err = page(*in, overrideOrder, slices.Values(keys), func(k vip.BackendKey) (v1.Override, bool) {
+	out.Items, out.Next, err = request.Page(*in, overrideOrder, slices.Values(keys), func(k vip.BackendKey) (v1.Override, bool) {
 		row, rev, set := s.Overrides.Get(k)
 		if !set {
 			rev = out.Revision
@@ -110,16 +112,16 @@ func (s *Server) override(row *vip.BackendState, rev uint64) v1.Override {
 }
 
 func overrideInfo(row *vip.BackendState) v1.OverrideInfo {
-	return v1.OverrideInfo{Author: row.Author, Node: row.Node, Since: when(row.Since.Time()), Expires: when(row.Until.Time()), Local: row.Local}
+	return v1.OverrideInfo{Author: row.Author, Node: row.Node, Since: request.When(row.Since.Time()), Expires: request.When(row.Until.Time()), Local: row.Local}
 }
 
 type deleteOverrideInput struct {
-	BackendPath
+	request.BackendPath
 	PreferWait
 }
 
 func (s *Server) deleteOverride(ctx context.Context, in *deleteOverrideInput) (*deletedOutput, error) {
-	key, err := in.backend()
+	key, err := in.Backend()
 	if err != nil {
 		return nil, err
 	}

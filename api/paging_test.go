@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/tokens"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
@@ -118,7 +120,7 @@ func TestEveryListHasPages(t *testing.T) {
 			}
 			expect.SameList(t, paged, all, "%s: pages of %d rows have\n%q\nthe list has\n", path, limit, paged)
 		}
-		for _, cursor := range []string{"!", cursor[string]{"unknown", "A b\tc"}.String()} {
+		for _, cursor := range []string{"!", request.Cursor[string]{List: "unknown", Last: "A b\tc"}.String()} {
 			if a := r.ask("GET", strings.Split(path, "?")[0]+"?cursor="+cursor, ""); a.StatusCode != 400 {
 				t.Errorf("%s: cursor %q: %s\n%s", path, cursor, a.Status, a.body)
 			} else if a.problem(t).Errors[0].Field != "query.cursor" {

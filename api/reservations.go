@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"syscall"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
@@ -25,12 +27,12 @@ func (s *Server) reservationRoutes() {
 }
 
 type reserveVIPInput struct {
-	Payload
+	request.Payload
 }
 
 func (s *Server) reserveVIP(ctx context.Context, in *reserveVIPInput) (*object[v1.VIP], error) {
 	var body v1.ReservationSpec
-	if p := in.decode(&body, v1.CodeInvalidReservation); p != nil {
+	if p := in.Decode(&body, v1.CodeInvalidReservation); p != nil {
 		return nil, p
 	}
 	what, problems := reserving(&body)
@@ -110,7 +112,7 @@ func reserving(body *v1.ReservationSpec) (what ipam.Reserving, problems []vip.Pr
 }
 
 func invalidReservation(problems ...vip.Problem) *server.Problem {
-	return invalidAs(v1.CodeInvalidReservation, problems)
+	return request.InvalidAs(v1.CodeInvalidReservation, problems)
 }
 
 // reservationRefused returns the problem of a reservation that was not made or released.
@@ -118,9 +120,9 @@ func reservationRefused(err error) error {
 	if p, ok := errors.AsType[vip.Problem](err); ok {
 		switch p.Code {
 		case vip.CodeAddressTaken:
-			return refuse(http.StatusConflict, v1.CodeAddressTaken, []vip.Problem{p})
+			return request.Refuse(http.StatusConflict, v1.CodeAddressTaken, []vip.Problem{p})
 		case vip.CodePoolFull:
-			return refuse(http.StatusConflict, v1.CodePoolFull, []vip.Problem{p})
+			return request.Refuse(http.StatusConflict, v1.CodePoolFull, []vip.Problem{p})
 		}
 		return invalidReservation(p)
 	}
@@ -131,7 +133,7 @@ func reservationRefused(err error) error {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return server.Refuse(http.StatusInsufficientStorage, v1.CodeStoreFull, err.Error(), "free disk space in state_dir and try again")
 	case errors.Is(err, ipam.ErrUnavailable):
-		return storeAway(err.Error(), "the result is unknown until the store is reachable: read it with GET "+v1.PathVIPs+" then. Traffic is not affected")
+		return request.StoreAway(err.Error(), "the result is unknown until the store is reachable: read it with GET "+v1.PathVIPs+" then. Traffic is not affected")
 	}
-	return writeFailed(vip.BackendKey{}, err)
+	return request.WriteFailed(vip.BackendKey{}, err)
 }

@@ -59,7 +59,7 @@ func (s *Server) search(ctx context.Context, in *searchInput) (v1.SearchResult, 
 		f.offer(v1.KindPool, f.rank(p.Name), match{name: p.Name, detail: text.Join(p.CIDRs, ", ", netip.Prefix.String)})
 	}
 	out := v1.SearchResult{Matches: []v1.SearchMatch{}}
-	nodes, _, err := s.nodes.get(ctx, nodesAge, func(ctx context.Context) (v1.NodeList, error) {
+	nodes, _, err := s.nodes.Get(ctx, nodesAge, func(ctx context.Context) (v1.NodeList, error) {
 		ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
 		defer cancel()
 		return s.Nodes(ctx)

@@ -4,8 +4,8 @@
 // Its input is requests on a unix socket or TCP. Its output is responses read from the current
 // tables, metrics and an event stream. A write is validated, stored durably, and answered with its
 // revision. A caller may wait until the dataplane has applied the write; if that fails, the response
-// gives the reason. api/server has the HTTP server. The package writes no table itself and makes no
-// decisions about services.
+// gives the reason. api/server has the HTTP server, api/request what requests and responses have in
+// common. The package writes no table itself and makes no decisions about services.
 //
 // Files:
 //
@@ -14,7 +14,6 @@
 //	services.go     services: list, get, put, delete, explain
 //	backends.go     backends: register, delete, heartbeat, state
 //	watch.go        a stream of services
-//	lines.go        streams of lines
 //	search.go       objects by a part of a name or address
 //	apply.go        many services in one request, and plans
 //	leases.go       addresses, node ports and pools
@@ -30,11 +29,7 @@
 //	events.go       events, and their stream
 //	config.go       configuration: validate, plan, reload
 //	view.go         a service's status in the API's form
-//	paging.go       pages of lists
-//	request.go      what requests have in common: bodies, preconditions
 //	wait.go         blocking reads, and writes that wait for the dataplane
-//	problem.go      problem documents of refused writes
-//	recent.go       reads that several callers share
 //	unhealthy.go    the index of unhealthy services
 //	states.go       events about the states of services
 //	metrics.go      Prometheus metrics
@@ -48,6 +43,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/ironvip/ironvip/api/request"
 
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/status"
@@ -68,8 +65,8 @@ type Server struct {
 	convergence *convergence
 	unhealthy   *unhealthyIndex
 	leases      func() map[leaseKind]int
-	nodes       recent[v1.NodeList]                          // of searches
-	totals      recent[map[vip.ServiceKey]reconcile.Traffic] // of streams of the busiest services
+	nodes       request.Recent[v1.NodeList]                          // of searches
+	totals      request.Recent[map[vip.ServiceKey]reconcile.Traffic] // of streams of the busiest services
 }
 
 // New returns a server without listeners.
@@ -143,7 +140,7 @@ func (s *Server) waitBegun(ctx context.Context) error {
 	case <-ctx.Done():
 	case <-late.C:
 	}
-	return storeAway("agent not ready: it has not loaded the stored services and addresses yet: "+s.Awaits(),
+	return request.StoreAway("agent not ready: it has not loaded the stored services and addresses yet: "+s.Awaits(),
 		"try again later; GET "+v1.PathStatus+" shows the cause and the fix")
 }
 

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
@@ -23,7 +25,7 @@ func (s *Server) serviceRoutes() {
 	server.Handle(s.http, server.Route{Path: v1.PathWatchServices, Need: access.View, ID: "watch-services", Tag: "services", Summary: "Follow services",
 		Description: "A stream of lines of JSON without an end: each selected service, a line with synced, and then each change of a service. " +
 			"The cost of a change does not depend on the number of services. Empty lines keep the connection open.",
-		Content: s.http.JSON(ndjson, v1.ServiceChange{})}, s.watchServices)
+		Content: s.http.JSON(request.Ndjson, v1.ServiceChange{})}, s.watchServices)
 	server.Handle(s.http, server.Route{Path: one, Need: access.View, ID: "get-service", Tag: "services", Summary: "Get a service",
 		Also: map[int]any{http.StatusNotModified: nil}}, s.getService)
 	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one, Need: access.Register, ID: "put-service", Tag: "services", Summary: "Create or replace a service",
@@ -44,28 +46,8 @@ func (s *Server) serviceRoutes() {
 		Body: v1.ApplyRequest{}, MaxBody: maxApplyBody, ReadTime: applyTime, Also: map[int]any{http.StatusMultiStatus: v1.ApplyResult{}}}, s.applyServices)
 }
 
-// ServicePath identifies a service. Inputs embed it, so it is exported: huma ignores unexported
-// fields.
-type ServicePath struct {
-	Namespace string `path:"namespace"`
-	Name      string `path:"name"`
-}
-
-func (p ServicePath) key() vip.ServiceKey {
-	return vip.ServiceKey{Namespace: p.Namespace, Name: p.Name}
-}
-
-// serviceParameter reads the parameter "service" of a query.
-func serviceParameter(name string) (vip.ServiceKey, error) {
-	key, err := vip.ParseServiceKey(name)
-	if err != nil {
-		return key, server.BadRequest(err.Error(), "use NAME or NAMESPACE/NAME", vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
-	}
-	return key, nil
-}
-
 type listServicesInput struct {
-	Paging
+	request.Paging
 	WaitRead
 	Selection
 	State string `query:"state" enum:"healthy,unchecked,elsewhere,degraded,down,pending,refused" doc:"in this state only"`
@@ -105,7 +87,7 @@ func (s *Server) listServices(ctx context.Context, in *listServicesInput) (out v
 	if err := in.check(); err != nil {
 		return out, err
 	}
-	_, err = serviceOrder.after(in.Paging) // before the wait
+	_, err = serviceOrder.After(in.Paging) // before the wait
 	if err == nil {
 		err = in.until(s, ctx, func() bool { return s.tables.Revisions.Revision() > in.Revision })
 	}
@@ -113,17 +95,17 @@ func (s *Server) listServices(ctx context.Context, in *listServicesInput) (out v
 		return out, err
 	}
 	out.Revision = s.tables.Revisions.Revision() // before reading: too old costs one check, too new would lose a change
-	out.Items, out.Next, err = page(in.Paging, serviceOrder, keys(s.Services.All(), in.selects), func(k vip.ServiceKey) (v1.Service, bool) {
+	out.Items, out.Next, err = request.Page(in.Paging, serviceOrder, request.Keys(s.Services.All(), in.selects), func(k vip.ServiceKey) (v1.Service, bool) {
 		row, ok := s.service(k)
 		return row, ok && (in.State == "" || row.Status.State == in.State)
 	})
 	return out, err
 }
 
-var serviceOrder = order[vip.ServiceKey]{"services", vip.ServiceKey.Compare}
+var serviceOrder = request.Order[vip.ServiceKey]{List: "services", Compare: vip.ServiceKey.Compare}
 
 type getServiceInput struct {
-	ServicePath
+	request.ServicePath
 	WaitRead
 	IfNoneMatch string `header:"If-None-Match" doc:"304 if the service's ETag is one of these"`
 }
@@ -144,74 +126,74 @@ func (s *Server) newer(key vip.ServiceKey, revision uint64) bool {
 }
 
 func (s *Server) getService(ctx context.Context, in *getServiceInput) (*object[v1.Service], error) {
-	if err := in.until(s, ctx, func() bool { return s.newer(in.key(), in.Revision) }); err != nil {
+	if err := in.until(s, ctx, func() bool { return s.newer(in.Key(), in.Revision) }); err != nil {
 		return nil, err
 	}
-	row, ok := s.service(in.key())
+	row, ok := s.service(in.Key())
 	if !ok {
-		return nil, noService(in.key())
+		return nil, request.NoService(in.Key())
 	}
 	out := &object[v1.Service]{Status: http.StatusOK, ETag: row.ETag, Body: row}
-	if in.IfNoneMatch != "" && matches(in.IfNoneMatch, row.ETag) {
+	if in.IfNoneMatch != "" && request.Matches(in.IfNoneMatch, row.ETag) {
 		out.Status = http.StatusNotModified
 	}
 	return out, nil
 }
 
 type putServiceInput struct {
-	ServicePath
-	Payload
-	Preconditions
+	request.ServicePath
+	request.Payload
+	request.Preconditions
 	PreferWait
 }
 
 func (s *Server) putService(ctx context.Context, in *putServiceInput) (*object[v1.Service], error) {
-	check, err := in.check(in.key())
+	check, err := in.Check(in.Key())
 	if err != nil {
 		return nil, err
 	}
-	if p := media(in.ContentType); p != nil {
+	if p := request.Media(in.ContentType); p != nil {
 		return nil, p
 	}
 	w, bad := decodeService(in.RawBody)
 	if bad == nil {
-		if problems := w.SetKey(in.key()); len(problems) > 0 {
-			bad = invalid(problems)
+		if problems := w.SetKey(in.Key()); len(problems) > 0 {
+			bad = request.Invalid(problems)
 		}
 	}
 	if bad != nil {
 		return nil, bad
 	}
-	return s.write(ctx, in.key(), rest.Put{Spec: w, Check: check, Permit: permit(ctx)}, in.PreferWait)
+	return s.write(ctx, in.Key(), rest.Put{Spec: w, Check: check, Permit: permit(ctx)}, in.PreferWait)
 }
 
 type patchServiceInput struct {
-	ServicePath
-	Payload
-	Preconditions
+	request.ServicePath
+	request.Payload
+	request.Preconditions
 	PreferWait
 }
 
 func (s *Server) patchService(ctx context.Context, in *patchServiceInput) (*object[v1.Service], error) {
-	check, err := in.check(in.key())
+	check, err := in.Check(in.Key())
 	if err != nil {
 		return nil, err
 	}
-	if p := mergePatch(in.ContentType); p != nil {
+	if p := request.MergePatch(in.ContentType); p != nil {
 		return nil, p
 	}
-	patch, problems := decoded(in.RawBody, spec.DecodePatch)
+	patch, problems := request.Decoded(in.RawBody, spec.DecodePatch)
 	if patch == nil {
-		return nil, notJSON(problems)
+		return nil, request.NotJSON(problems)
 	}
-	return s.write(ctx, in.key(), rest.Put{Key: in.key(), Patch: patch, Problems: problems, Check: check, Permit: permit(ctx)}, in.PreferWait)
+	return s.write(ctx, in.Key(), rest.Put{Key: in.Key(), Patch: patch, Problems: problems, Check: check, Permit: permit(ctx)}, in.PreferWait)
 }
 
 // write performs the put of one service and returns the service.
 func (s *Server) write(ctx context.Context, key vip.ServiceKey, put rest.Put, prefer PreferWait) (*object[v1.Service], error) {
 	result, err := s.Registrar.PutService(ctx, put)
 	if err != nil {
-		return nil, writeFailed(vip.BackendKey{Service: key}, err)
+		return nil, request.WriteFailed(vip.BackendKey{Service: key}, err)
 	}
 	server.Wrote(ctx, result.Rev)
 	what := "service \"" + key.String() + "\""
@@ -228,7 +210,7 @@ func (s *Server) write(ctx context.Context, key vip.ServiceKey, put rest.Put, pr
 	})
 	row, ok := s.service(key)
 	if heir := s.heirOf(key); !ok || heir != "" {
-		return nil, goneMeanwhile(what, heir)
+		return nil, request.GoneMeanwhile(what, heir)
 	}
 	out := &object[v1.Service]{Status: http.StatusOK, ETag: row.ETag, PreferenceApplied: applied, Body: row}
 	if result.Action == rest.Created {
@@ -252,18 +234,18 @@ func awaited(a vip.Allocation) bool {
 
 // decodeService reads a body. Syntax errors are 400, others 422.
 func decodeService(body []byte) (v1.ServiceSpec, *server.Problem) {
-	w, problems := decoded(body, spec.DecodeJSON)
+	w, problems := request.Decoded(body, spec.DecodeJSON)
 	if len(problems) == 0 {
 		return w, nil
 	}
 	if reflect.DeepEqual(w, v1.ServiceSpec{}) && len(problems) == 1 && problems[0].Field == "" {
-		return w, notJSON(problems)
+		return w, request.NotJSON(problems)
 	}
-	return w, invalid(problems)
+	return w, request.Invalid(problems)
 }
 
 type deleteServiceInput struct {
-	ServicePath
+	request.ServicePath
 	IfMatch string `header:"If-Match" doc:"as with PUT"`
 	PreferWait
 }
@@ -274,8 +256,8 @@ type deletedOutput struct {
 }
 
 func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*deletedOutput, error) {
-	key := in.key()
-	check, err := Preconditions{IfMatch: in.IfMatch}.check(key)
+	key := in.Key()
+	check, err := request.Preconditions{IfMatch: in.IfMatch}.Check(key)
 	if err != nil {
 		return nil, err
 	}
@@ -283,7 +265,7 @@ func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*de
 	rev, err := s.Registrar.DeleteService(ctx, key, check)
 	server.Wrote(ctx, rev)
 	if err != nil {
-		return nil, writeFailed(vip.BackendKey{Service: key}, err)
+		return nil, request.WriteFailed(vip.BackendKey{Service: key}, err)
 	}
 	applied, err := s.apply(ctx, in.PreferWait, "deletion of service \""+key.String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
 		return s.progress.WaitGone(ctx, key, last)
@@ -294,11 +276,11 @@ func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*de
 	return &deletedOutput{PreferenceApplied: applied, Body: v1.Deleted{Service: key.String(), Revision: rev, Applied: applied != ""}}, nil
 }
 
-func (s *Server) explainService(_ context.Context, in *ServicePath) (v1.Explanation, error) {
-	from, report, ok := s.report(in.key())
+func (s *Server) explainService(_ context.Context, in *request.ServicePath) (v1.Explanation, error) {
+	from, report, ok := s.report(in.Key())
 	if !ok {
-		return v1.Explanation{}, noService(in.key())
+		return v1.Explanation{}, request.NoService(in.Key())
 	}
-	return v1.Explanation{Service: in.key().String(), State: string(report.State), Lines: append(append([]string{}, report.Lines...), s.refusalLines(in.key())...),
+	return v1.Explanation{Service: in.Key().String(), State: string(report.State), Lines: append(append([]string{}, report.Lines...), s.refusalLines(in.Key())...),
 		Revision: from.Rev, Problems: server.Problems(report.Problems)}, nil
 }

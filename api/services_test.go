@@ -18,6 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/registry"
@@ -199,8 +201,8 @@ func TestRefusals(t *testing.T) {
 		{name: "an unknown parameter", method: "GET", path: "/v1/services?stat=x", status: 422, code: v1.CodeInvalidRequest, field: "query.stat"},
 		{name: "an unknown state to list", method: "GET", path: "/v1/services?state=x", status: 422, code: v1.CodeInvalidRequest, field: "query.state"},
 		{name: "a bad cursor", method: "GET", path: "/v1/services?cursor=%21", status: 400, code: v1.CodeInvalidRequest, field: "query.cursor"},
-		{name: "a foreign cursor", method: "GET", path: "/v1/vips?cursor=" + cursor[string]{"vips", "default/web"}.String(), status: 400, code: v1.CodeInvalidRequest, field: "query.cursor"},
-		{name: "a foreign cursor of frontends", method: "GET", path: "/v1/dataplane/frontends?cursor=" + cursor[string]{"frontends", "x"}.String(), status: 400, code: v1.CodeInvalidRequest, field: "query.cursor"},
+		{name: "a foreign cursor", method: "GET", path: "/v1/vips?cursor=" + request.Cursor[string]{List: "vips", Last: "default/web"}.String(), status: 400, code: v1.CodeInvalidRequest, field: "query.cursor"},
+		{name: "a foreign cursor of frontends", method: "GET", path: "/v1/dataplane/frontends?cursor=" + request.Cursor[string]{List: "frontends", Last: "x"}.String(), status: 400, code: v1.CodeInvalidRequest, field: "query.cursor"},
 		{name: "frontends of no name", method: "GET", path: "/v1/dataplane/frontends?service=A%20B", status: 400, code: v1.CodeInvalidRequest, field: "query.service"},
 		{name: "a lease on no address", method: "GET", path: "/v1/vips/nowhere", status: 400, code: v1.CodeInvalidRequest, field: "path.ip"},
 		{name: "a lease nobody has", method: "GET", path: "/v1/vips/192.0.2.200", status: 404, code: v1.CodeNotFound},
@@ -799,7 +801,7 @@ func TestSmallBodiesAreDecodedBesideLargeOnes(t *testing.T) {
 		var all sync.WaitGroup
 		decode := func(size int, read func()) {
 			all.Go(func() {
-				decoded(make([]byte, size), func([]byte) (struct{}, []vip.Problem) { read(); return struct{}{}, nil })
+				request.Decoded(make([]byte, size), func([]byte) (struct{}, []vip.Problem) { read(); return struct{}{}, nil })
 			})
 			synctest.Wait()
 		}
@@ -807,7 +809,7 @@ func TestSmallBodiesAreDecodedBesideLargeOnes(t *testing.T) {
 			decode(maxService, func() { <-release })
 		}
 		var small atomic.Bool
-		decode(smallBody, func() { small.Store(true) })
+		decode(request.SmallBody, func() { small.Store(true) })
 		expect.True(t, small.Load(), "a small body waits for large ones")
 		close(release)
 		all.Wait()
@@ -820,7 +822,7 @@ func TestDecodingIsBounded(t *testing.T) {
 	var all sync.WaitGroup
 	for range 50 {
 		all.Go(func() {
-			decoded(make([]byte, maxService), func([]byte) (struct{}, []vip.Problem) {
+			request.Decoded(make([]byte, maxService), func([]byte) (struct{}, []vip.Problem) {
 				for n := now.Add(1); ; {
 					if seen := most.Load(); n <= seen || most.CompareAndSwap(seen, n) {
 						break

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
@@ -19,7 +21,7 @@ func (s *Server) sessionRoutes() {
 		Description: "Removes the cookie. The token stays valid.", Status: http.StatusNoContent}, s.logout)
 }
 
-type loginInput struct{ Payload }
+type loginInput struct{ request.Payload }
 
 type loginOutput struct {
 	SetCookie string `header:"Set-Cookie"`
@@ -31,7 +33,7 @@ func (s *Server) login(ctx context.Context, in *loginInput) (*loginOutput, error
 		return nil, p
 	}
 	var body v1.SessionSpec
-	if p := in.decode(&body, v1.CodeInvalidToken); p != nil {
+	if p := in.Decode(&body, v1.CodeInvalidToken); p != nil {
 		return nil, p
 	}
 	if body.Token == "" {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/fleet"
@@ -23,9 +25,9 @@ func (s *Server) sourceRoutes() {
 		Summary: "Resync a source", Description: "Makes the source of this host read everything again. Answers when the resync has started; last_sync shows when it is finished. For the source rest of a fleet, the fleet's store is read first."}, s.resyncSource)
 }
 
-func (s *Server) listSources(_ context.Context, in *Paging) (out v1.SourceList, err error) {
+func (s *Server) listSources(_ context.Context, in *request.Paging) (out v1.SourceList, err error) {
 	out.Revision = max(s.Sources.Revision(), s.Conflicts.Revision())
-	out.Items, out.Next, err = list(*in, byName.of("sources"), s.sources(), func(src *v1.Source) string { return src.Name })
+	out.Items, out.Next, err = request.List(*in, request.ByName.Of("sources"), s.sources(), func(src *v1.Source) string { return src.Name })
 	return out, err
 }
 
@@ -52,7 +54,7 @@ func (s *Server) source(name string) (v1.Source, bool) {
 	out := v1.Source{Name: st.Name, Type: st.Type, Level: sourceLevel(&st), Synced: st.Synced, Stale: st.Stale, Services: st.Services,
 		Restarts: st.Restarts, Problems: server.Problems(st.Problems), Revision: max(rev, newest)}
 	if st.LastSync != 0 {
-		out.LastSync = when(time.UnixMilli(st.LastSync))
+		out.LastSync = request.When(time.UnixMilli(st.LastSync))
 	}
 	return out, true
 }
@@ -90,7 +92,7 @@ func (s *Server) resyncSource(ctx context.Context, in *resyncInput) (v1.Source, 
 	}
 	switch err := s.Resync(ctx, in.Source); {
 	case errors.Is(err, fleet.ErrUnavailable):
-		return v1.Source{}, storeAway(err.Error(), "the last known services stay in effect; GET "+v1.PathStatus+" shows the cause and the fix")
+		return v1.Source{}, request.StoreAway(err.Error(), "the last known services stay in effect; GET "+v1.PathStatus+" shows the cause and the fix")
 	case err != nil:
 		return v1.Source{}, server.Refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, err.Error(), "try again")
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -21,7 +23,7 @@ func (s *Server) statsRoutes() {
 		Description: "Connections, bytes and packets from one read of the dataplane's counters. Services without frontends are missing."}, s.listStats)
 	server.Handle(s.http, server.Route{Path: v1.PathTop, Need: access.View, ID: "top-services", Tag: "services", Summary: "Follow the busiest services",
 		Description: "A stream of lines of JSON: the services that carried most in each interval. The counters are read once per interval.",
-		Content:     s.http.JSON(ndjson, v1.Top{})}, s.topServices)
+		Content:     s.http.JSON(request.Ndjson, v1.Top{})}, s.topServices)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/stats", Need: access.View, ID: "service-stats", Tag: "services",
 		Summary: "Read a service's traffic, by frontend and backend"}, s.serviceStats)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/backends/{id}/connections", Need: access.View, ID: "backend-connections", Tag: "backends", Summary: "Count a backend's connections",
@@ -32,16 +34,16 @@ func (s *Server) statsRoutes() {
 // tenth of a second.
 const countingTime = 20 * time.Second
 
-var statsOrder = serviceOrder.of("stats")
+var statsOrder = serviceOrder.Of("stats")
 
 // listStats costs O(frontends) and one read of the dataplane per page.
-func (s *Server) listStats(ctx context.Context, in *LongPaging) (out v1.StatsList, err error) {
+func (s *Server) listStats(ctx context.Context, in *request.LongPaging) (out v1.StatsList, err error) {
 	of, err := s.serviceTotals(ctx)
 	if err != nil {
 		return out, unreadable("read the counters of", err)
 	}
 	counted := s.Statistics.Counted()
-	out.Items, out.Next, err = page(Paging(*in), statsOrder, maps.Keys(of), func(key vip.ServiceKey) (v1.ServiceTotal, bool) {
+	out.Items, out.Next, err = request.Page(request.Paging(*in), statsOrder, maps.Keys(of), func(key vip.ServiceKey) (v1.ServiceTotal, bool) {
 		return v1.ServiceTotal{Service: key.String(), Traffic: traffic(of[key], counted)}, true
 	})
 	return out, err
@@ -69,11 +71,11 @@ func (s *Server) serviceTotals(ctx context.Context) (map[vip.ServiceKey]reconcil
 func (s *Server) wanted(key vip.FrontendKey) bool { return s.Frontends.Row(key) != nil }
 
 // serviceStats costs O(the service's frontends and backends).
-func (s *Server) serviceStats(ctx context.Context, in *ServicePath) (v1.ServiceStats, error) {
-	out := v1.ServiceStats{Service: in.key().String(), Frontends: []v1.FrontendStats{}}
-	svc := s.tables.Input(in.key(), time.Now())
+func (s *Server) serviceStats(ctx context.Context, in *request.ServicePath) (v1.ServiceStats, error) {
+	out := v1.ServiceStats{Service: in.Key().String(), Frontends: []v1.FrontendStats{}}
+	svc := s.tables.Input(in.Key(), time.Now())
 	if svc.Service == nil {
-		return out, noService(in.key())
+		return out, request.NoService(in.Key())
 	}
 	ctx, cancel := context.WithTimeout(ctx, countingTime)
 	defer cancel()
@@ -93,7 +95,7 @@ func (s *Server) serviceStats(ctx context.Context, in *ServicePath) (v1.ServiceS
 			row.Traffic = &t
 		}
 		addrs := slices.SortedFunc(maps.Keys(one.Endpoints), netip.AddrPort.Compare)
-		row.Backends = convert(addrs, func(a netip.AddrPort) v1.BackendStats {
+		row.Backends = request.Convert(addrs, func(a netip.AddrPort) v1.BackendStats {
 			return v1.BackendStats{Address: endpointID(a), Traffic: traffic(one.Endpoints[a], counted)}
 		})
 		out.Frontends = append(out.Frontends, row)
@@ -103,7 +105,7 @@ func (s *Server) serviceStats(ctx context.Context, in *ServicePath) (v1.ServiceS
 }
 
 // backendConnections costs O(the service's frontends and backends).
-func (s *Server) backendConnections(ctx context.Context, in *BackendPath) (out v1.BackendConnections, err error) {
+func (s *Server) backendConnections(ctx context.Context, in *request.BackendPath) (out v1.BackendConnections, err error) {
 	key, err := s.existing(*in)
 	if err != nil {
 		return out, err
@@ -111,7 +113,7 @@ func (s *Server) backendConnections(ctx context.Context, in *BackendPath) (out v
 	out = v1.BackendConnections{Service: key.Service.String(), Backend: key.ID(), Frontends: []v1.FrontendConnections{}}
 	svc := s.tables.Input(key.Service, time.Now())
 	if svc.Service == nil {
-		return out, noService(key.Service)
+		return out, request.NoService(key.Service)
 	}
 	i := slices.IndexFunc(svc.Service.Backends, func(b vip.Backend) bool { return b.Key(key.Service) == key })
 	if i >= 0 {
@@ -155,7 +157,7 @@ func (s *Server) backendConnections(ctx context.Context, in *BackendPath) (out v
 		}
 	}
 	if !found {
-		return out, noBackend(key)
+		return out, request.NoBackend(key)
 	}
 	return out, nil
 }

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/tokens"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -26,10 +28,10 @@ func (s *Server) tokenRoutes() {
 		Description: "Who the agent takes the caller for, and what it may do."}, s.whoami)
 }
 
-func (s *Server) listTokens(_ context.Context, in *Paging) (out v1.TokenList, err error) {
+func (s *Server) listTokens(_ context.Context, in *request.Paging) (out v1.TokenList, err error) {
 	now := time.Now()
-	all := convert(s.Tokens.List(), func(t tokens.Token) v1.Token { return tokenView(t, now) })
-	out.Items, out.Next, err = list(*in, byName.of("tokens"), all, func(t *v1.Token) string { return t.Name })
+	all := request.Convert(s.Tokens.List(), func(t tokens.Token) v1.Token { return tokenView(t, now) })
+	out.Items, out.Next, err = request.List(*in, request.ByName.Of("tokens"), all, func(t *v1.Token) string { return t.Name })
 	return out, err
 }
 
@@ -48,12 +50,12 @@ type TokenPath struct {
 
 type createTokenInput struct {
 	TokenPath
-	Payload
+	request.Payload
 }
 
 func (s *Server) createToken(ctx context.Context, in *createTokenInput) (v1.Token, error) {
 	var body v1.TokenSpec
-	if p := in.decode(&body, v1.CodeInvalidToken); p != nil {
+	if p := in.Decode(&body, v1.CodeInvalidToken); p != nil {
 		return v1.Token{}, p
 	}
 	role, err := access.ParseRole(body.Role)
@@ -106,7 +108,7 @@ func tokenRefused(name string, err error) error {
 	case errors.Is(err, tokens.ErrNoToken):
 		return server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no token \""+name+"\"", "list tokens: GET "+v1.PathTokens)
 	}
-	return writeFailed(vip.BackendKey{}, err)
+	return request.WriteFailed(vip.BackendKey{}, err)
 }
 
 func (s *Server) whoami(ctx context.Context, _ *struct{}) (v1.Whoami, error) {

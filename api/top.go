@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/plane/reconcile"
@@ -26,8 +28,8 @@ func (s *Server) topServices(ctx context.Context, in *topInput) (*server.Stream,
 		return nil, server.BadRequest("interval must be between 1s and 1m", "use a duration such as interval=5s",
 			vip.Problem{Code: vip.CodeInvalid, Field: "query.interval", Message: "must be between 1s and 1m"})
 	}
-	return s.streamLines(ctx, func(to lines) {
-		to.flush()
+	return request.StreamLines(ctx, s.http, func(to request.Lines) {
+		to.Flush()
 		s.sendTop(to, interval, in)
 	})
 }
@@ -35,14 +37,14 @@ func (s *Server) topServices(ctx context.Context, in *topInput) (*server.Stream,
 // sendTop sends a line per interval, until the caller is gone or has its count of lines. It compares the
 // counters with those of its read before. Callers share a read of the counters that is at most half an
 // interval old, because a read costs O(frontends).
-func (s *Server) sendTop(to lines, interval time.Duration, in *topInput) {
+func (s *Server) sendTop(to request.Lines, interval time.Duration, in *topInput) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	var last map[vip.ServiceKey]reconcile.Traffic
 	var read time.Time
 	for sent := 0; ; {
-		to.allow(interval)
-		totals, now, err := s.totals.get(to.h.Context(), interval/2, s.serviceTotals)
+		to.Allow(interval)
+		totals, now, err := s.totals.Get(to.H.Context(), interval/2, s.serviceTotals)
 		line := v1.Top{Time: now.UTC(), Items: []v1.TopService{}}
 		isLine := err != nil || last != nil && now.After(read) // else there is nothing to compare with
 		if err != nil {
@@ -51,10 +53,10 @@ func (s *Server) sendTop(to lines, interval time.Duration, in *topInput) {
 			line = top(line, last, totals, now.Sub(read), in)
 		}
 		if isLine {
-			if to.out.Encode(line) != nil || err != nil && in.Count > 0 {
+			if to.Out.Encode(line) != nil || err != nil && in.Count > 0 {
 				return
 			}
-			to.flush()
+			to.Flush()
 			if sent++; sent == in.Count {
 				return
 			}
@@ -63,7 +65,7 @@ func (s *Server) sendTop(to lines, interval time.Duration, in *topInput) {
 			last, read = totals, now
 		}
 		select {
-		case <-to.done():
+		case <-to.Done():
 			return
 		case <-tick.C:
 		}

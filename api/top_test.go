@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
@@ -70,7 +72,7 @@ func TestTop(t *testing.T) {
 		}
 		a := r.ask("GET", v1.PathTop+"?interval=1s&count=1", "")
 		var line v1.Top
-		if err := json.Unmarshal(a.body, &line); err != nil || bytes.Count(a.body, []byte("\n")) != 1 || a.Header.Get("Content-Type") != ndjson {
+		if err := json.Unmarshal(a.body, &line); err != nil || bytes.Count(a.body, []byte("\n")) != 1 || a.Header.Get("Content-Type") != request.Ndjson {
 			t.Fatalf("%v: %s", err, a.body)
 		}
 		if len(line.Items) != 2 || line.Items[0] != (v1.TopService{Service: "web", Active: 12}) || line.Items[1] != (v1.TopService{Service: "from-file"}) || line.Seconds < 1 {

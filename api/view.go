@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -44,7 +46,7 @@ func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 	}
 	out := v1.Service{
 		Spec: spec.FromService(*in.Service), Source: in.Service.Source, Origin: in.Service.Origin,
-		Revision: in.Rev, ETag: etag(in.ServiceRev, in.Rev),
+		Revision: in.Rev, ETag: request.Etag(in.ServiceRev, in.Rev),
 		Status: v1.ServiceStatus{
 			State: string(report.State), Revision: in.Rev, SpecRev: in.ServiceRev, Applied: report.Applied,
 			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: s.backends(&in, &report.Uses), Usable: report.Ready,
@@ -58,7 +60,7 @@ func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 	if a := in.Allocation; a != nil {
 		out.Status.VIPs = append(out.Status.VIPs, a.VIPs...)
 		out.Status.Pool, out.Status.Health = a.Pool, a.NodePorts[vip.HealthPortKey]
-		out.Status.Since = when(a.Since.Time())
+		out.Status.Since = request.When(a.Since.Time())
 	}
 	for _, n := range in.Names {
 		if !n.Lost {
@@ -78,21 +80,13 @@ func (s *Server) summary(key vip.ServiceKey) (v1.ServiceSummary, bool) {
 	out := v1.ServiceSummary{Name: key.String(), Source: in.Service.Source, State: string(report.State), Summary: report.Lines[0], VIPs: []netip.Addr{},
 		Ports: v1.PortsByProtocol(ports(&in), v1.PortStatus.Numbers), Usable: report.Ready, Backends: report.Total, Labels: in.Service.Labels}
 	if a := in.Allocation; a != nil {
-		out.VIPs, out.Since = append(out.VIPs, a.VIPs...), when(a.Since.Time())
+		out.VIPs, out.Since = append(out.VIPs, a.VIPs...), request.When(a.Since.Time())
 	}
 	return out, true
 }
 
-func when(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	t = t.UTC()
-	return &t
-}
-
 func ports(in *status.Input) []v1.PortStatus {
-	return convert(in.Service.Ports, func(p vip.Port) v1.PortStatus {
+	return request.Convert(in.Service.Ports, func(p vip.Port) v1.PortStatus {
 		row := v1.PortStatus{Name: p.Name, Protocol: p.Protocol.String(), Port: p.Port, LastPort: p.LastPort, TargetPort: p.TargetPort}
 		if in.Allocation != nil {
 			row.NodePort = in.Allocation.NodePorts[p.Key()]
@@ -126,7 +120,7 @@ func (s *Server) backends(in *status.Input, uses *status.Uses) []v1.BackendStatu
 		if row.State != b.State.String() {
 			row.SourceState = b.State.String()
 		}
-		row.LeavingAt = when(use.LeavingAt.Time())
+		row.LeavingAt = request.When(use.LeavingAt.Time())
 		if h, ok := heartbeats[row.ID]; ok {
 			addHeartbeat(&row, h)
 		}
@@ -134,7 +128,7 @@ func (s *Server) backends(in *status.Input, uses *status.Uses) []v1.BackendStatu
 	}
 	for _, e := range uses.Removed { // these still have connections
 		out = append(out, v1.BackendStatus{ID: endpointID(e.Addr), Address: e.Addr.Addr().String(), Port: e.Addr.Port(),
-			State: vip.Drain.String(), Removed: true, LeavingAt: when(e.Leaving.Time())})
+			State: vip.Drain.String(), Removed: true, LeavingAt: request.When(e.Leaving.Time())})
 	}
 	return out
 }
@@ -143,21 +137,21 @@ func (s *Server) backends(in *status.Input, uses *status.Uses) []v1.BackendStatu
 func addHealth(row *v1.BackendStatus, in *status.Input, b *vip.Backend) {
 	health, check := in.Observed(b)
 	if held := in.HeldCheck(b); held != nil && health == vip.Healthy {
-		check, row.Held, row.HeldUntil = held, true, when(held.HeldUntil.Time())
+		check, row.Held, row.HeldUntil = held, true, request.When(held.HeldUntil.Time())
 	}
 	row.Health = health.String()
 	if b.Health == vip.Unhealthy {
 		row.HealthReason = b.Reason.Text(in.Now)
 	}
 	if check != nil {
-		row.Check, row.HealthSince = check.Type.String(), when(check.Since.Time())
+		row.Check, row.HealthSince = check.Type.String(), request.When(check.Since.Time())
 		row.HealthReason = cmp.Or(row.HealthReason, check.Reason)
 		return
 	}
 	passive := in.PassiveOf(b)
 	if passive != nil && (health == vip.Ejected || b.Health == 0) {
-		row.Check, row.HealthSince, row.HealthReason = "passive", when(passive.Since.Time()), passive.Reason
-		row.EjectedUntil = when(passive.Until.Time())
+		row.Check, row.HealthSince, row.HealthReason = "passive", request.When(passive.Since.Time()), passive.Reason
+		row.EjectedUntil = request.When(passive.Until.Time())
 		return
 	}
 	if b.Health != 0 {
@@ -190,10 +184,10 @@ func (s *Server) addLastError(row *v1.BackendStatus, in *status.Input, b *vip.Ba
 	case row.HealthReason != "":
 		row.LastError = row.HealthReason
 		if row.Check != "source" && b.Health != vip.Unhealthy { // when a source saw its last failure is not known
-			row.LastErrorAt = when(at.Time())
+			row.LastErrorAt = request.When(at.Time())
 		}
 	case why != "" && in.Now.Sub(at.Time()) < recentError:
-		row.LastError, row.LastErrorAt = why, when(at.Time())
+		row.LastError, row.LastErrorAt = why, request.When(at.Time())
 	}
 }
 
@@ -206,9 +200,9 @@ func endpointID(at netip.AddrPort) string {
 func addHeartbeat(row *v1.BackendStatus, h rest.HeartbeatStatus) {
 	row.TTL, row.Keeper = spec.Duration(h.TTL).String(), h.Owner
 	if !h.Missed {
-		row.ExpiresAt = when(h.Due)
+		row.ExpiresAt = request.When(h.Due)
 	}
-	row.RemovedAt = when(h.Removed)
+	row.RemovedAt = request.When(h.Removed)
 }
 
 // conditions returns the stages of the pipeline and the service's progress through them.
@@ -258,14 +252,4 @@ func plan(p v1.Plan, more []vip.Problem) *v1.Plan {
 	p.Problems, p.Warnings = server.Problems(slices.Concat(more, p.Problems)), server.Problems(p.Warnings)
 	p.Changes = append([]v1.PlanChange{}, p.Changes...)
 	return &p
-}
-
-// convert returns the results of f for all elements. It never returns nil, because lists in the API
-// are never null.
-func convert[T, U any](in []T, f func(T) U) []U {
-	out := make([]U, len(in))
-	for i := range in {
-		out[i] = f(in[i])
-	}
-	return out
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/pipeline"
@@ -18,12 +20,8 @@ import (
 )
 
 const (
-	// maxWait bounds how long a request may wait for something.
-	maxWait = 5 * time.Minute
 	// allocationWait is how long the response to a PUT waits for the VIP.
 	allocationWait = 2 * time.Second
-	// answerTime bounds the writing of a response after a wait.
-	answerTime = 30 * time.Second
 )
 
 // WaitRead contains the parameters of a blocking read. Inputs embed it, so it is exported: huma
@@ -39,7 +37,7 @@ func (w WaitRead) until(s *Server, ctx context.Context, newer func() bool) error
 		return nil
 	}
 	d, err := time.ParseDuration(w.Wait)
-	if err != nil || d < 0 || d > maxWait {
+	if err != nil || d < 0 || d > request.MaxWait {
 		return server.BadRequest("wait must be between 0s and 5m", "use a duration such as wait=30s",
 			vip.Problem{Code: vip.CodeInvalid, Field: "query.wait", Message: "must be between 0s and 5m"})
 	}
@@ -51,7 +49,7 @@ func (w WaitRead) until(s *Server, ctx context.Context, newer func() bool) error
 		return err
 	}
 	defer done()
-	server.Allow(ctx, d+answerTime)
+	server.Allow(ctx, d+request.AnswerTime)
 	s.until(ctx, d, newer)
 	return server.NoLongerPermitted(ctx, "")
 }
@@ -89,7 +87,7 @@ func (p PreferWait) seconds() time.Duration {
 			continue
 		}
 		if n, err := strconv.Atoi(strings.Trim(value, `"`)); err == nil && n > 0 {
-			return min(time.Duration(n)*time.Second, maxWait)
+			return min(time.Duration(n)*time.Second, request.MaxWait)
 		}
 	}
 	return 0
@@ -123,7 +121,7 @@ func (s *Server) apply(ctx context.Context, p PreferWait, what string, wait func
 	if d == 0 {
 		return "", nil
 	}
-	server.Allow(ctx, d+answerTime)
+	server.Allow(ctx, d+request.AnswerTime)
 	waiting, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	problems, err := wait(waiting)
@@ -136,7 +134,7 @@ func (s *Server) apply(ctx context.Context, p PreferWait, what string, wait func
 	gone, deleted := errors.AsType[*pipeline.GoneError](err)
 	switch {
 	case deleted:
-		return "", goneMeanwhile(what, gone.Heir)
+		return "", request.GoneMeanwhile(what, gone.Heir)
 	case ctx.Err() != nil:
 		return "", server.Refuse(http.StatusGatewayTimeout, v1.CodeApplyTimeout, what+" stored, but not applied before the end of this agent",
 			"the next agent on this host goes on; GET "+v1.PathDataplane+" shows the state of the dataplane")

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/backoff"
@@ -26,14 +28,14 @@ func (s *Server) watchServices(ctx context.Context, in *watchServicesInput) (*se
 	}
 	names := map[vip.ServiceKey]bool{}
 	for _, name := range in.Service {
-		key, err := serviceParameter(name)
+		key, err := request.ServiceParameter(name)
 		if err != nil {
 			return nil, err
 		}
 		names[key] = true
 	}
-	return s.streamLines(ctx, func(to lines) {
-		w := &serviceWatcher{lines: to, s: s, in: in, names: names, sent: map[vip.ServiceKey]uint64{}, seed: maphash.MakeSeed()}
+	return request.StreamLines(ctx, s.http, func(to request.Lines) {
+		w := &serviceWatcher{Lines: to, s: s, in: in, names: names, sent: map[vip.ServiceKey]uint64{}, seed: maphash.MakeSeed()}
 		w.run()
 	})
 }
@@ -41,7 +43,7 @@ func (s *Server) watchServices(ctx context.Context, in *watchServicesInput) (*se
 // serviceWatcher sends the changes of services to one caller. It costs O(changed services) per change, and
 // 50 bytes of memory for each selected service.
 type serviceWatcher struct {
-	lines
+	request.Lines
 	s     *Server
 	in    *watchServicesInput
 	names map[vip.ServiceKey]bool   // empty: all
@@ -63,17 +65,17 @@ func (w *serviceWatcher) run() {
 		feed.Each(func(k *vip.ServiceKey) { services[*k] = struct{}{} })
 		for i, key := range slices.SortedFunc(maps.Keys(services), vip.ServiceKey.Compare) {
 			if i%100 == 0 {
-				w.allow(0)
+				w.Allow(0)
 			}
 			if w.look(key) != nil {
 				return
 			}
 		}
-		if !synced && w.out.Encode(v1.ServiceChange{Synced: true}) != nil {
+		if !synced && w.Out.Encode(v1.ServiceChange{Synced: true}) != nil {
 			return
 		}
-		w.flush()
-		if !backoff.Sleep(w.h.Context(), pace) || !w.wait(changed) {
+		w.Flush()
+		if !backoff.Sleep(w.H.Context(), pace) || !w.Wait(changed) {
 			return
 		}
 	}
@@ -100,11 +102,11 @@ func (w *serviceWatcher) look(key vip.ServiceKey) error {
 			return err
 		}
 		w.sent[key] = hash
-		_, err = w.h.BodyWriter().Write(append(line, '\n'))
+		_, err = w.H.BodyWriter().Write(append(line, '\n'))
 		return err
 	case had:
 		delete(w.sent, key)
-		return w.out.Encode(v1.ServiceChange{Deleted: key.String()})
+		return w.Out.Encode(v1.ServiceChange{Deleted: key.String()})
 	}
 	return nil
 }

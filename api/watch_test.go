@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/api/request"
+
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -28,7 +30,7 @@ func (r *rig) follow(query string) io.Reader {
 	req := must.Get(http.NewRequestWithContext(ctx, "GET", r.web.URL+v1.PathWatchServices+query, nil))(r.t)
 	resp := must.Get(r.web.Client().Do(req))(r.t)
 	r.t.Cleanup(func() { resp.Body.Close() })
-	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != ndjson {
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != request.Ndjson {
 		r.t.Fatalf("%s %s", resp.Status, resp.Header.Get("Content-Type"))
 	}
 	return resp.Body

@@ -1,4 +1,4 @@
-package api
+package request
 
 import (
 	"context"
@@ -24,9 +24,9 @@ type Payload struct {
 	ContentType string `header:"Content-Type" hidden:"true"`
 }
 
-// media refuses a body that does not state that it is JSON, such as a form, which any web page can
+// Media refuses a body that does not state that it is JSON, such as a form, which any web page can
 // send.
-func media(contentType string) *server.Problem {
+func Media(contentType string) *server.Problem {
 	if contentType == "" {
 		return nil
 	}
@@ -54,9 +54,9 @@ func isUTF8(params map[string]string) bool {
 // jsonPatchType is the content type of a JSON patch (RFC 6902), which the API does not accept.
 const jsonPatchType = "application/json-patch+json"
 
-// mergePatch refuses a body that does not state that it is a JSON merge patch: as the body of
+// MergePatch refuses a body that does not state that it is a JSON merge patch: as the body of
 // another kind of patch, it would have another meaning.
-func mergePatch(contentType string) *server.Problem {
+func MergePatch(contentType string) *server.Problem {
 	if kind, params, err := mime.ParseMediaType(contentType); err == nil && kind == v1.MergePatchType && isUTF8(params) {
 		return nil
 	}
@@ -72,12 +72,12 @@ var (
 	smallBudget = semaphore.NewWeighted(1 << 20)
 )
 
-const smallBody = 64 << 10
+const SmallBody = 64 << 10
 
-// decoded returns what read makes of a body, within its budget.
-func decoded[T any](body []byte, read func([]byte) (T, []vip.Problem)) (T, []vip.Problem) {
+// Decoded returns what read makes of a body, within its budget.
+func Decoded[T any](body []byte, read func([]byte) (T, []vip.Problem)) (T, []vip.Problem) {
 	budget := smallBudget
-	if len(body) > smallBody {
+	if len(body) > SmallBody {
 		budget = largeBudget
 	}
 	_ = budget.Acquire(context.Background(), int64(len(body))) // the limits of bodies are smaller
@@ -85,17 +85,17 @@ func decoded[T any](body []byte, read func([]byte) (T, []vip.Problem)) (T, []vip
 	return read(body)
 }
 
-// decode reads a JSON object into a struct by its toml tags. An empty body counts as an empty
+// Decode reads a JSON object into a struct by its toml tags. An empty body counts as an empty
 // object. An unknown key and a value of the wrong type have the code of an invalid object of this
 // kind.
-func (b *Payload) decode(into any, code string) *server.Problem {
-	if p := media(b.ContentType); p != nil {
+func (b *Payload) Decode(into any, code string) *server.Problem {
+	if p := Media(b.ContentType); p != nil {
 		return p
 	}
 	if len(strings.TrimSpace(string(b.RawBody))) == 0 {
 		return nil
 	}
-	isJSON, problems := decoded(b.RawBody, func(body []byte) (bool, []vip.Problem) {
+	isJSON, problems := Decoded(b.RawBody, func(body []byte) (bool, []vip.Problem) {
 		tree, problems := strict.ParseJSON(body)
 		if tree == nil {
 			return false, problems
@@ -103,15 +103,15 @@ func (b *Payload) decode(into any, code string) *server.Problem {
 		return true, append(problems, strict.Decode(tree, into, "")...)
 	})
 	if !isJSON {
-		return notJSON(problems)
+		return NotJSON(problems)
 	}
 	if len(problems) > 0 {
-		return invalidAs(code, problems)
+		return InvalidAs(code, problems)
 	}
 	return nil
 }
 
-func notJSON(problems []vip.Problem) *server.Problem {
+func NotJSON(problems []vip.Problem) *server.Problem {
 	message := problems[0].Message
 	if strings.HasPrefix(message, "not ") {
 		message = "is " + message
@@ -119,19 +119,19 @@ func notJSON(problems []vip.Problem) *server.Problem {
 	return server.BadRequest("the body "+message, "send one JSON object", problems...)
 }
 
-// invalid is the problem of a body that is JSON but not a valid service, or part of one.
-func invalid(problems []vip.Problem) *server.Problem {
-	return invalidAs(v1.CodeInvalidService, problems)
+// Invalid is the problem of a body that is JSON but not a valid service, or part of one.
+func Invalid(problems []vip.Problem) *server.Problem {
+	return InvalidAs(v1.CodeInvalidService, problems)
 }
 
-// invalidAs is the problem of a body that is JSON but not a valid object.
-func invalidAs(code string, problems []vip.Problem) *server.Problem {
-	return refuse(http.StatusUnprocessableEntity, code, problems)
+// InvalidAs is the problem of a body that is JSON but not a valid object.
+func InvalidAs(code string, problems []vip.Problem) *server.Problem {
+	return Refuse(http.StatusUnprocessableEntity, code, problems)
 }
 
-// refuse is the problem of a request with errors. The detail is the first one and the number of the
+// Refuse is the problem of a request with errors. The detail is the first one and the number of the
 // others.
-func refuse(status int, code string, problems []vip.Problem) *server.Problem {
+func Refuse(status int, code string, problems []vip.Problem) *server.Problem {
 	detail, hint := problems[0].Error(), problems[0].Hint
 	if more := len(problems) - 1; more > 0 {
 		detail, hint = fmt.Sprintf("%s, and %d more", detail, more), "see errors"
@@ -139,8 +139,8 @@ func refuse(status int, code string, problems []vip.Problem) *server.Problem {
 	return server.Refuse(status, code, detail, hint, problems...)
 }
 
-// etag returns the ETag of a service: the revisions of its spec and of its status.
-func etag(specRev, statusRev uint64) string { return fmt.Sprintf(etagForm, specRev, statusRev) }
+// Etag returns the ETag of a service: the revisions of its spec and of its status.
+func Etag(specRev, statusRev uint64) string { return fmt.Sprintf(etagForm, specRev, statusRev) }
 
 const etagForm = `"%d.%d"`
 
@@ -151,8 +151,8 @@ type Preconditions struct {
 	IfNoneMatch string `header:"If-None-Match" doc:"\"*\": create only, 412 if the service exists"`
 }
 
-// check returns a function that refuses the write if the Preconditions don't hold.
-func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
+// Check returns a function that refuses the write if the Preconditions don't hold.
+func (p Preconditions) Check(key vip.ServiceKey) (rest.Check, error) {
 	if p.IfNoneMatch != "" && strings.TrimSpace(p.IfNoneMatch) != "*" {
 		return nil, server.BadRequest("If-None-Match must be * in a write", "use If-Match to write only to the version you have read")
 	}
@@ -162,7 +162,7 @@ func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 		for tag := range strings.SplitSeq(p.IfMatch, ",") {
 			var rev, status uint64
 			tag = strings.TrimSpace(tag)
-			if _, err := fmt.Sscanf(tag, etagForm, &rev, &status); err != nil || tag != etag(rev, status) {
+			if _, err := fmt.Sscanf(tag, etagForm, &rev, &status); err != nil || tag != Etag(rev, status) {
 				return nil, server.BadRequest("If-Match: "+p.IfMatch+" is not an ETag of this API", "send the ETag from a GET")
 			}
 			seen = append(seen, rev)
@@ -185,8 +185,8 @@ func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 	}, nil
 }
 
-// matches reports whether tag is in a header of ETags (If-None-Match of a GET).
-func matches(header, tag string) bool {
+// Matches reports whether tag is in a header of ETags (If-None-Match of a GET).
+func Matches(header, tag string) bool {
 	for t := range strings.SplitSeq(header, ",") { // ironvip's ETags contain no commas
 		t = strings.TrimPrefix(strings.TrimSpace(t), "W/") // the mark of a weak one
 		if t == "*" || strings.Trim(t, `"`) == strings.Trim(tag, `"`) {

@@ -1,4 +1,4 @@
-package api
+package request
 
 import (
 	"context"
@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// recent is what the last read returned, for callers that read the same at the same time. The zero value
+// Recent is what the last read returned, for callers that read the same at the same time. The zero value
 // is ready. Its methods may be called concurrently.
-type recent[T any] struct {
+type Recent[T any] struct {
 	mu    sync.Mutex
 	at    time.Time // of the last read; zero: there is none
 	value T
@@ -17,7 +17,7 @@ type recent[T any] struct {
 }
 
 // get returns what was read at most age ago, and when. Callers share the value, so nobody may change it.
-func (r *recent[T]) get(ctx context.Context, age time.Duration, read func(context.Context) (T, error)) (value T, at time.Time, err error) {
+func (r *Recent[T]) Get(ctx context.Context, age time.Duration, read func(context.Context) (T, error)) (value T, at time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if time.Since(r.at) >= age {

@@ -1,4 +1,4 @@
-package api
+package request
 
 import (
 	"testing"
@@ -14,6 +14,6 @@ func TestWantsLines(t *testing.T) {
 		"": false, "*/*": false, "application/*": false, "application/json": false,
 		"application/x-ndjson;q=0.4, application/json": false, "text/application/x-ndjson": false,
 	} {
-		expect.Equal(t, wantsLines(accept), want, "%q", accept)
+		expect.Equal(t, WantsLines(accept), want, "%q", accept)
 	}
 }

@@ -1,4 +1,4 @@
-package api
+package request
 
 import (
 	"context"
@@ -15,58 +15,58 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-func noService(key vip.ServiceKey) *server.Problem {
+func NoService(key vip.ServiceKey) *server.Problem {
 	return server.Refuse(http.StatusNotFound, v1.CodeNotFound, "service \""+key.String()+"\" does not exist",
 		"create it first: PUT "+v1.ServicePath(key.Namespace, key.Name)+"; list services: GET "+v1.PathServices)
 }
 
-func noBackend(key vip.BackendKey) *server.Problem {
+func NoBackend(key vip.BackendKey) *server.Problem {
 	id := key.ID()
 	return server.Refuse(http.StatusNotFound, v1.CodeNotFound, "service \""+key.Service.String()+"\" has no backend "+id,
 		"register it: PUT "+v1.BackendPath(key.Service.Namespace, key.Service.Name, id))
 }
 
-// goneMeanwhile returns the problem of a write that another client reverted before the response. A
+// GoneMeanwhile returns the problem of a write that another client reverted before the response. A
 // 404 would mean that the object never existed. Heir is the source that has the service's name now; "":
 // none has.
-func goneMeanwhile(what, heir string) *server.Problem {
+func GoneMeanwhile(what, heir string) *server.Problem {
 	detail, hint := what+" was written, but another client deleted it", "write it again if needed"
 	if heir != "" {
 		detail += `; the service of source "` + heir + `" has its name now`
-		hint = ownedHint(&rest.OwnedError{Source: heir})
+		hint = OwnedHint(&rest.OwnedError{Source: heir})
 	}
 	return server.Refuse(http.StatusConflict, v1.CodeDeletedMeanwhile, detail, hint)
 }
 
-// storeAway returns the problem of a request that needs the fleet's shared store while it is
+// StoreAway returns the problem of a request that needs the fleet's shared store while it is
 // unreachable.
-func storeAway(detail, hint string) *server.Problem {
+func StoreAway(detail, hint string) *server.Problem {
 	return server.Refuse(http.StatusServiceUnavailable, v1.CodeStoreUnavailable, detail, hint).RetryAfter(5)
 }
 
-// writeFailed returns the problem of a write that sources/rest refused.
-func writeFailed(key vip.BackendKey, err error) error {
+// WriteFailed returns the problem of a write that sources/rest refused.
+func WriteFailed(key vip.BackendKey, err error) error {
 	if own, ok := errors.AsType[*server.Problem](err); ok {
 		return own
 	}
 	if owned, ok := errors.AsType[*rest.OwnedError](err); ok {
-		return server.Refuse(http.StatusConflict, v1.CodeReadOnlySource, owned.Error(), ownedHint(owned))
+		return server.Refuse(http.StatusConflict, v1.CodeReadOnlySource, owned.Error(), OwnedHint(owned))
 	}
 	if last, ok := errors.AsType[*overrides.LastBackendError](err); ok {
 		return server.Refuse(http.StatusConflict, v1.CodeLastBackend, last.Error()+": new connections would be refused",
 			"bring another backend back first, or permit it with ?force=true")
 	}
 	if conflict, ok := errors.AsType[*registry.ConflictError](err); ok {
-		return server.Refuse(http.StatusConflict, v1.CodeConflict, conflict.Error(), conflictHint(conflict))
+		return server.Refuse(http.StatusConflict, v1.CodeConflict, conflict.Error(), ConflictHint(conflict))
 	}
 	if refused, ok := errors.AsType[*registry.InvalidError](err); ok {
-		return invalid(refused.Problems)
+		return Invalid(refused.Problems)
 	}
 	switch {
 	case errors.Is(err, registry.ErrNoService):
-		return noService(key.Service)
+		return NoService(key.Service)
 	case errors.Is(err, registry.ErrNoBackend):
-		return noBackend(key)
+		return NoBackend(key)
 	case errors.Is(err, registry.ErrNotRunning):
 		return server.Refuse(http.StatusServiceUnavailable, v1.CodeNotReady, "agent starting: it accepts no registrations yet", "try again in a moment").RetryAfter(1)
 	case errors.Is(err, fleet.ErrUnavailable):
@@ -74,7 +74,7 @@ func writeFailed(key vip.BackendKey, err error) error {
 		if store, ok := errors.AsType[*registry.StoreError](err); !ok || store.Unknown {
 			what = "the result is unknown until the store is reachable, and repeating the request is safe"
 		}
-		return storeAway(err.Error(), "traffic is not affected; "+what+". GET "+v1.PathStatus+" shows the cause and the fix")
+		return StoreAway(err.Error(), "traffic is not affected; "+what+". GET "+v1.PathStatus+" shows the cause and the fix")
 	case errors.Is(err, registry.ErrStore):
 		status, code, hint := http.StatusServiceUnavailable, v1.CodeStoreUnavailable, "check the agent's log and try again"
 		if p, ok := errors.AsType[vip.Problem](err); ok && p.Hint != "" {
@@ -90,8 +90,8 @@ func writeFailed(key vip.BackendKey, err error) error {
 	return err // an own fault: 500, logged
 }
 
-// ownedHint returns the hint for a name that another source owns.
-func ownedHint(o *rest.OwnedError) string {
+// OwnedHint returns the hint for a name that another source owns.
+func OwnedHint(o *rest.OwnedError) string {
 	hint := "change it in source \"" + o.Source + "\""
 	if o.Source == "" {
 		hint = "see GET " + v1.PathSources
@@ -102,8 +102,8 @@ func ownedHint(o *rest.OwnedError) string {
 	return hint + ", or use another name"
 }
 
-// conflictHint returns the hint for a conflicting write of another host.
-func conflictHint(c *registry.ConflictError) string {
+// ConflictHint returns the hint for a conflicting write of another host.
+func ConflictHint(c *registry.ConflictError) string {
 	path := v1.ServicePath(c.Service.Namespace, c.Service.Name)
 	switch {
 	case c.Unreadable:
