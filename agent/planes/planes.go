@@ -200,7 +200,7 @@ func (p *Planes) LastTurn() time.Time {
 // UsesDevice returns a channel that is closed once the dataplane that serves uses its device.
 func (p *Planes) UsesDevice() <-chan struct{} { return p.plane().vips.UsesDevice() }
 
-// Report returns what the proxy reports; nil while another dataplane serves.
+// Report returns what the proxy reports; an empty report while another dataplane serves.
 func (p *Planes) Report() *proxy.Report {
 	if c := p.plane().proxy; c != nil {
 		r := c.Report()
