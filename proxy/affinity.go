@@ -40,7 +40,7 @@ func newAffinity(timeout time.Duration, limit int) *affinity {
 func (a *affinity) claim(client netip.Addr, usable func(netip.AddrPort) bool, choose func() (netip.AddrPort, bool)) (*affine, netip.AddrPort) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.expire()
+	a.Expire()
 	e := a.clients[client]
 	if e == nil || !usable(e.backend) {
 		backend, ok := choose()
@@ -99,7 +99,7 @@ func (a *affinity) release(e *affine) {
 }
 
 // expire removes the clients whose timeout has passed. The caller holds mu.
-func (a *affinity) expire() {
+func (a *affinity) Expire() {
 	for first := a.idle.Front(); first != nil && time.Since(first.Value.(*affine).since) >= a.timeout; first = a.idle.Front() {
 		a.forget(first)
 	}

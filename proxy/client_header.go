@@ -47,7 +47,7 @@ func (c *connection) readHeader() step {
 // header reads the header, and ends when the frontend does. It waits with Go's poller, by a second
 // descriptor of the socket, instead of the one that the connect will have.
 func (c *connection) header() (proxyproto.Header, error) {
-	fd, err := unix.FcntlInt(uintptr(c.client.fd), unix.F_DUPFD_CLOEXEC, 0)
+	fd, err := unix.FcntlInt(uintptr(c.client.FD), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return proxyproto.Header{}, os.NewSyscallError("fcntl", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/proxy/proxyproto"
 )
 
@@ -35,7 +36,7 @@ type dialing struct {
 	began int64 // by Target.now
 
 	mu   sync.Mutex // held while it starts, so that nothing ends it before
-	sock *socket
+	sock *loop.Socket
 	done bool // one of the loop, cancel and dial handles the outcome
 
 	// guarded by attempt.mu
@@ -55,13 +56,13 @@ func (d *dialing) cancel() { go d.endWith(errCanceled) }
 
 func (d *dialing) endWith(err error) { d.end(func() error { return err }) }
 
-// ready implements watcher.
-func (d *dialing) ready(s *socket, events uint32) {
+// Ready implements loop.Watcher.
+func (d *dialing) Ready(s *loop.Socket, events uint32) {
 	d.end(func() error {
-		s.note(events)
-		if s.broken {
-			if err := s.connectError(); err != nil {
-				return dialError(d.e.addr, err)
+		s.Note(events)
+		if s.Broken {
+			if err := s.ConnectError(); err != nil {
+				return loop.DialError(d.e.addr, err)
 			}
 		}
 		return nil
@@ -142,10 +143,10 @@ func (d *dialing) begin() (added bool, err error) {
 		return false, nil
 	}
 	d.start()
-	if d.sock, err = connectTo(d.e.addr, unix.SOCK_STREAM); err != nil {
-		err = dialError(d.e.addr, err)
+	if d.sock, err = loop.Connect(d.e.addr, unix.SOCK_STREAM); err != nil {
+		err = loop.DialError(d.e.addr, err)
 	} else {
-		err = d.c.loop.add(d.sock, d)
+		err = d.c.loop.Add(d.sock, d)
 	}
 	d.done = err != nil
 	return true, err
@@ -155,14 +156,14 @@ func (d *dialing) begin() (added bool, err error) {
 // too.
 func (d *dialing) settle(err error) (won bool, _ error) {
 	f, e := d.c.f, d.e
-	if err == nil && f.target.opts.Own(e.addr.Addr()) && d.sock.localAddr() == e.addr {
-		err = dialError(e.addr, unix.ECONNREFUSED) // connected to itself: nothing listens there
+	if err == nil && f.target.opts.Own(e.addr.Addr()) && d.sock.LocalAddr() == e.addr {
+		err = loop.DialError(e.addr, unix.ECONNREFUSED) // connected to itself: nothing listens there
 	}
 	if err == nil {
 		won, err = d.win()
 	}
 	if !won && d.sock != nil {
-		d.sock.reset()
+		d.sock.Reset()
 	}
 	timedOut, witness := d.stop()
 	if witness {
@@ -175,11 +176,11 @@ func (d *dialing) settle(err error) (won bool, _ error) {
 	switch {
 	case err == nil: // removed meanwhile, or another backend was faster
 	case timedOut:
-		d.failed(dialError(e.addr, os.ErrDeadlineExceeded))
+		d.failed(loop.DialError(e.addr, os.ErrDeadlineExceeded))
 	case f.life.Err() != nil, errors.Is(err, errCanceled):
-	case isLocalFault(err):
+	case loop.IsLocalFault(err):
 		f.complain("connect to a backend", err)
-		if lacksDescriptor(err) {
+		if loop.LacksDescriptor(err) {
 			return false, err
 		}
 	default:
@@ -221,14 +222,14 @@ func (d *dialing) start() {
 // wake calls alarm after a time.
 func (d *dialing) wake(after time.Duration) {
 	t := d.c.f.target
-	t.dials.add(d, t.now()+int64(after))
+	t.dials.Add(d, t.now()+int64(after))
 }
 
-// visit implements expirer. The time of the visit is that of the alarm.
-func (d *dialing) visit(int64) (next int64, expired bool) { return 0, true }
+// Visit implements loop.Expirer. The time of the visit is that of the alarm.
+func (d *dialing) Visit(int64) (next int64, expired bool) { return 0, true }
 
-// expire implements expirer.
-func (d *dialing) expire() { go d.alarm() }
+// Expire implements loop.Expirer.
+func (d *dialing) Expire() { go d.alarm() }
 
 // stop ends the waits. It returns whether the connect has timed out, and whether its outcome counts
 // for others.
@@ -236,7 +237,7 @@ func (d *dialing) stop() (timedOut, witness bool) {
 	d.c.attempt.mu.Lock()
 	defer d.c.attempt.mu.Unlock()
 	d.ended = true
-	d.c.f.target.dials.remove(d)
+	d.c.f.target.dials.Remove(d)
 	witness, d.witness = d.witness, false
 	return d.timedOut, witness
 }
@@ -298,11 +299,11 @@ func (d *dialing) win() (bool, error) {
 			to = c.localAddr()
 		}
 		h := proxyproto.Header{Source: a.client, Destination: to}
-		if _, err := unix.Write(d.sock.fd, h.Append(nil, proxyproto.Version(v))); err != nil {
-			return false, dialError(d.e.addr, os.NewSyscallError("write", err))
+		if _, err := unix.Write(d.sock.FD, h.Append(nil, proxyproto.Version(v))); err != nil {
+			return false, loop.DialError(d.e.addr, os.NewSyscallError("write", err))
 		}
 	}
-	c.loop.own(d.sock, c)
+	c.loop.Own(d.sock, c)
 	c.become(d.sock, d.e)
 	if !d.e.swap(d, c) {
 		c.become(nil, nil)

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
@@ -82,7 +83,7 @@ func TestASlowBackendIsNotEjected(t *testing.T) {
 		got := make(chan string, 100)
 		slow.wake(func(c *net.TCPConn) {
 			all, err := io.ReadAll(c)
-			got <- fmt.Sprint(string(all), isReset(err))
+			got <- fmt.Sprint(string(all), loop.IsReset(err))
 		})
 		expect.Equal(t, <-got, "true", "the late connect")
 		wait.Until(t, "it is used again", func() bool { return !w.doubted(key, slow.addr) })
@@ -243,7 +244,7 @@ func TestCostOfAConnection(t *testing.T) {
 	connect := func() {
 		ends := must.Get(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0))(t)
 		n := front.tally.connections.Load()
-		front.welcome(newSocket(ends[0]), netip.MustParseAddrPort("127.0.0.1:1"), p.loops.least())
+		front.welcome(loop.NewSocket(ends[0]), netip.MustParseAddrPort("127.0.0.1:1"), p.loops.Least())
 		for front.tally.connections.Load() == n {
 			runtime.Gosched()
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/inherit"
 	"github.com/ironvip/ironvip/test/must"
@@ -22,7 +23,7 @@ func TestDrain(t *testing.T) {
 	held, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}) // answers when the test wants
 	must.Succeed(t, err)
 	defer held.Close()
-	first := NewSockets()
+	first := loop.NewSockets()
 	old := newTarget(t, Options{Sockets: first})
 	tcp, udp := freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.2", vip.UDP)
 	old.must(onVIP(tcp, vip.RoundRobin, a))

@@ -111,44 +111,27 @@ func TestDatagramsComeWhileSocketsGo(t *testing.T) {
 	expect.Succeed(t, p.frontend(key).listener.died())
 }
 
-// The kernel wakes a loop of an earlier process for a client, and that process leaves without accepting it. The loops of the
-// next one, which begin then, find the client.
-func TestClientsThatAnotherProcessLeaves(t *testing.T) {
-	set, addr := NewSockets(), freeKey(t, "127.96.0.1", vip.TCP).AddrPort()
-	l := must.Get(set.ListenUnpolled(t.Context(), "tcp", addr))(t)
-	defer set.Remove(l)
-	earlier := must.Get(unix.EpollCreate1(unix.EPOLL_CLOEXEC))(t)
-	defer unix.Close(earlier)
-	woken := make(chan int)
-	must.Succeed(t, l.Control(func(fd uintptr) {
-		must.Succeed(t, unix.EpollCtl(earlier, unix.EPOLL_CTL_ADD, int(fd), &unix.EpollEvent{Events: arrivals, Fd: int32(fd)}))
-	}))
-	go func() {
-		n, _ := unix.EpollWait(earlier, make([]unix.EpollEvent, 1), -1)
-		woken <- n
-	}()
-
-	loops := eventLoops{held: make(chan struct{})}
-	defer loops.close()
-	taken := make(chan *socket, 1)
-	in := newAcceptor(l, func(client *socket, _ netip.AddrPort, _ *eventLoop) { taken <- client }, nil, nil)
-	must.Succeed(t, in.start(&loops))
-	defer in.halt()
-	client := must.Get(net.Dial("tcp", addr.String()))(t)
-	defer client.Close()
-	must.Equal(t, <-woken, 1, "events of the earlier process")
-	must.Succeed(t, l.Control(func(fd uintptr) { must.Succeed(t, unix.EpollCtl(earlier, unix.EPOLL_CTL_DEL, int(fd), nil)) }))
-	loops.release()
-	wait.Until(t, "the client", func() bool { return len(taken) == 1 })
-	(<-taken).close()
-}
-
-// A socket of UDP that another process has shut down ends its intake, and doesn't keep the loop busy.
-func TestAReceiverIsShutDownWhileItWaits(t *testing.T) {
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.UDP)
-	p.must(onVIP(key, vip.RoundRobin, udpBackend(t, "127.0.0.1", "a")))
-	l := p.frontend(key).listener.(*udpListener)
-	must.Succeed(t, l.conn.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }))
-	wait.Until(t, "death noticed", func() bool { return l.died() != nil })
+// LastTurn stops when the receipt of a datagram hangs, and goes on afterwards.
+func TestAHungReceiverIsNoticed(t *testing.T) {
+	for name, makes := range map[string]func(*testing.T) *bench{
+		"own socket": func(t *testing.T) *bench { return newTarget(t, Options{}) },
+		"sk_lookup":  func(t *testing.T) *bench { return newSteered(t, Options{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := makes(t)
+			key := freeKey(t, "127.96.0.1", vip.UDP)
+			p.must(onVIP(key, vip.RoundRobin, udpBackend(t, "127.0.0.1", "a")))
+			client := udpClient(t, key)
+			mustAsk(t, client, "x")
+			listener := p.frontend(key).listener.(*udpListener)
+			listener.mu.Lock()
+			release := sync.OnceFunc(listener.mu.Unlock)
+			defer release()
+			must.Get(client.Write([]byte("y")))(t)
+			wait.Until(t, "no turn for longer than without work", func() bool { return time.Since(p.LastTurn()) > 1500*time.Millisecond })
+			hangs := p.LastTurn()
+			release()
+			wait.Until(t, "a later turn", func() bool { return p.LastTurn().After(hangs) })
+		})
+	}
 }

@@ -22,6 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy/loop"
+	"github.com/ironvip/ironvip/test/descriptors"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/freeport"
 	"github.com/ironvip/ironvip/test/must"
@@ -37,14 +39,9 @@ type bench struct {
 	*Target
 }
 
-// intake returns what accepts the clients of a frontend with a listener.
-func (b *bench) intake(key vip.FrontendKey) *intake {
-	return b.frontend(key).listener.(*tcpListener).intake
-}
-
 func newTarget(t testing.TB, opts Options) *bench {
 	t.Helper()
-	before := openFDs(t)
+	before := descriptors.Open(t)
 	ignore := goleak.IgnoreCurrent()
 	if opts.Log == nil && testing.Verbose() {
 		opts.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -63,7 +60,7 @@ func newTarget(t testing.TB, opts Options) *bench {
 		})
 		expect.Equal(t, target.pipes.held(), 0, "pipes open after Close")
 		expect.Succeed(t, goleak.Find(ignore))
-		wait.Until(t, fmt.Sprintf("%d descriptors as before", before), func() bool { return openFDs(t) <= before }, func() any { return openFDs(t) })
+		wait.Until(t, fmt.Sprintf("%d descriptors as before", before), func() bool { return descriptors.Open(t) <= before }, func() any { return descriptors.Open(t) })
 	})
 	return &bench{t, target}
 }
@@ -130,18 +127,6 @@ func (e *endpoint) abort() {
 
 // carried returns how many connections and sessions a frontend has assigned to backends.
 func (b *bench) carried(key vip.FrontendKey) uint64 { return b.frontend(key).tally.connections.Load() }
-
-func openFDs(t testing.TB) int {
-	t.Helper()
-	entries := must.Get(os.ReadDir("/proc/self/fd"))(t)
-	n := 0
-	for _, e := range entries { // the runtime opens epoll and event descriptors with the first socket
-		if target, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(target, "anon_inode:") {
-			n++
-		}
-	}
-	return n
-}
 
 // target returns a Target and a free key.
 func target(t testing.TB) (*bench, vip.FrontendKey) {
@@ -428,12 +413,12 @@ func control(c syscall.Conn, f func(fd int)) bool {
 }
 
 // bare returns a socket of the proxy that is the same connection as c.
-func bare(t testing.TB, c *net.TCPConn) *socket {
+func bare(t testing.TB, c *net.TCPConn) *loop.Socket {
 	t.Helper()
 	fd := -1
 	control(c, func(of int) { fd, _ = unix.FcntlInt(uintptr(of), unix.F_DUPFD_CLOEXEC, 0) })
-	s := newSocket(fd)
-	t.Cleanup(s.close)
+	s := loop.NewSocket(fd)
+	t.Cleanup(s.Close)
 	return s
 }
 
@@ -444,7 +429,7 @@ func addrPort(a net.Addr) netip.AddrPort {
 
 // unsent returns the number of bytes written to c that its peer has not acknowledged.
 func unsent(c *net.TCPConn) (n int) {
-	control(c, func(fd int) { n = newSocket(fd).unsent() })
+	control(c, func(fd int) { n = loop.NewSocket(fd).Unsent() })
 	return n
 }
 

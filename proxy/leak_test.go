@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/descriptors"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -47,12 +48,12 @@ func TestChurnLeavesNothing(t *testing.T) {
 	}
 	round()
 	wait.Until(t, "idle", func() bool { return p.Stats().Connections == 0 && p.Stats().Sessions == 0 })
-	fds, goroutines := openFDs(t), runtime.NumGoroutine()
+	fds, goroutines := descriptors.Open(t), runtime.NumGoroutine()
 	for range 20 {
 		round()
 	}
 	// Idle pipes are kept for reuse, at most idlePipes of them.
-	wait.Until(t, "descriptors as before", func() bool { return openFDs(t) <= fds+2*idlePipes })
+	wait.Until(t, "descriptors as before", func() bool { return descriptors.Open(t) <= fds+2*idlePipes })
 	wait.Until(t, "goroutines as before", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
@@ -66,14 +67,14 @@ func TestCostOfAnIdleConnection(t *testing.T) {
 	first.line(t)
 	first.echo(t, "both its directions run")
 	wait.Until(t, "its pipes are put back", func() bool { return p.pipes.held() == 0 })
-	fds, goroutines := openFDs(t), runtime.NumGoroutine()
+	fds, goroutines := descriptors.Open(t), runtime.NumGoroutine()
 	for range n {
 		dial(t, key).line(t)
 	}
 	wait.Until(t, "pipes put back", func() bool { return p.pipes.held() == 0 })
 	// The test's own part: the descriptors of the client and the backend, and the backend's
 	// goroutine.
-	expect.AtMost(t, openFDs(t)-fds-2*n, 2*n, "descriptors of %d connections", n)
+	expect.AtMost(t, descriptors.Open(t)-fds-2*n, 2*n, "descriptors of %d connections", n)
 	expect.AtMost(t, runtime.NumGoroutine()-goroutines-n, 0, "goroutines of %d connections", n)
 }
 

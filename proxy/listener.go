@@ -4,13 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/sklookup"
 	"github.com/ironvip/ironvip/vip"
@@ -23,30 +20,6 @@ func (f *frontend) listen() error {
 		f.listener = l
 	}
 	return err
-}
-
-// newBackoff returns the waits between attempts when file descriptors or memory are missing.
-func newBackoff() backoff.Backoff { return backoff.Backoff{Lo: 5 * time.Millisecond, Hi: time.Second} }
-
-// passes reports whether an error of accept, receive or a loop is temporary, so that the socket can be
-// used again.
-func passes(err error) bool {
-	return isOneOf(err, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ENOSPC, unix.ECONNABORTED, unix.EPROTO,
-		unix.EPERM, unix.ENETDOWN, unix.ENETUNREACH, unix.EHOSTDOWN, unix.EHOSTUNREACH, unix.ECONNREFUSED,
-		unix.ECONNRESET, unix.EINTR, unix.EAGAIN, unix.EOPNOTSUPP)
-}
-
-// isLocalFault reports whether an error to reach a backend is caused by this host.
-func isLocalFault(err error) bool {
-	return isOneOf(err, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EAGAIN)
-}
-
-// lacksDescriptor reports whether an error means that the process or the host has no descriptor
-// left.
-func lacksDescriptor(err error) bool { return isOneOf(err, unix.EMFILE, unix.ENFILE) }
-
-func isOneOf(err error, all ...unix.Errno) bool {
-	return slices.ContainsFunc(all, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
 
 // listenProblem explains why spec's listener can't be opened.

@@ -3,16 +3,14 @@ package proxy
 import (
 	"log/slog"
 	"net/netip"
-	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/descriptors"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/logbuffer"
 	"github.com/ironvip/ironvip/test/must"
@@ -28,12 +26,12 @@ func TestAcceptSurvivesWantOfDescriptors(t *testing.T) {
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
 	p.pipes.close() // keep none for reuse, so that the count is exact
-	fds := openFDs(t)
+	fds := descriptors.Open(t)
 	who(t, key)
-	wait.Until(t, "idle, and the backend is", func() bool { return p.Stats().Connections == 0 && openFDs(t) <= fds })
+	wait.Until(t, "idle, and the backend is", func() bool { return p.Stats().Connections == 0 && descriptors.Open(t) <= fds })
 
 	fd := unconnected(t) // before the descriptors are gone
-	free := p.exhaust()
+	free := descriptors.Exhaust(t)
 	connect(t, fd, key)
 	start := time.Now()
 	reported := func() int { return strings.Count(log.String(), "too many open files") }
@@ -48,60 +46,17 @@ func TestAcceptSurvivesWantOfDescriptors(t *testing.T) {
 	expect.Succeed(t, p.frontend(key).listener.died())
 }
 
-// Clients that arrive while accept waits for descriptors don't shorten the wait, and start no further
-// one.
-func TestAcceptPausesOnceForAllClients(t *testing.T) {
-	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("a")))
-	who(t, key)
-	a := p.intake(key)
-	a.mu.Lock()
-	a.pause = backoff.Backoff{Lo: time.Hour, Hi: time.Hour}
-	a.mu.Unlock()
-	wait.Until(t, "idle", func() bool { return p.Stats().Connections == 0 })
-	var clients [20]int
-	for i := range clients {
-		clients[i] = unconnected(t)
-	}
-	free := p.exhaust()
-	attempts := func() uint64 { return p.refused.count(noDescriptor) }
-	for i, fd := range clients {
-		connect(t, fd, key)
-		wait.Until(t, "an attempt", func() bool { return attempts() > 0 })
-		a.takeUpTo(1, p.loops.least()) // as a loop that has had its event before the pause
-		must.Equal(t, attempts(), 1, "attempts after %d clients", i+1)
-	}
-	free()
-	a.resume()
-	for _, fd := range clients {
-		wantLine(t, fd, "a\n")
-	}
-}
-
 // The first client of a listener arrives when no descriptors are left. It waits for one, and the
 // listener stays.
 func TestTheFirstClientArrivesWithoutDescriptors(t *testing.T) {
 	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("a")))
 	fd := unconnected(t)
-	free := p.exhaust()
+	free := descriptors.Exhaust(t)
 	connect(t, fd, key)
 	wait.Until(t, "an attempt", func() bool { return p.refused.count(noDescriptor) > 0 })
 	free()
 	wantLine(t, fd, "a\n")
 	expect.Succeed(t, p.frontend(key).listener.died())
-}
-
-// More processors mean more loops, but without descriptors, those that run serve the clients.
-func TestLoopsThatRunServeClientsWithoutDescriptors(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
-	p := newTarget(t, Options{})
-	var loops eventLoops
-	defer loops.close()
-	must.Get(loops.begin())(t)
-	runtime.GOMAXPROCS(6)
-	free := p.exhaust()
-	expect.Equal(t, len(must.Get(loops.begin())(t)), 1, "loops without descriptors")
-	free()
-	expect.Equal(t, len(must.Get(loops.begin())(t)), 3, "loops with descriptors")
 }
 
 // unconnected returns a TCP socket that isn't connected.
@@ -129,34 +84,6 @@ func wantLine(t *testing.T, fd int, want string) {
 	}
 	if err != nil || string(buf[:n]) != want {
 		t.Errorf("%q, %v once descriptors are there again, want %q", buf[:max(n, 0)], err, want)
-	}
-}
-
-// exhaust takes all descriptors of this process until free is called, at the latest at the end of
-// the test.
-func (b *bench) exhaust() (free func()) {
-	t := b.TB
-	t.Helper()
-	var old unix.Rlimit
-	must.Succeed(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
-	fd := unconnected(t)
-	var filler []int
-	free = sync.OnceFunc(func() {
-		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
-		for _, f := range filler {
-			unix.Close(f)
-		}
-	})
-	t.Cleanup(free)
-	low := old
-	low.Cur = uint64(openFDs(t) + 20)
-	must.Succeed(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &low))
-	for {
-		f, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			return free
-		}
-		filler = append(filler, f)
 	}
 }
 

@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
@@ -449,10 +447,4 @@ func reasonOfConnect(err error) string {
 		return op.Err.Error()
 	}
 	return err.Error()
-}
-
-// isReset reports whether an error of a socket means that its peer has reset the connection or is
-// gone, and not that this process closed it.
-func isReset(err error) bool {
-	return err != nil && isOneOf(err, unix.ECONNRESET, unix.EPIPE, unix.ETIMEDOUT, unix.EHOSTUNREACH, unix.ENETUNREACH)
 }

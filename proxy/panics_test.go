@@ -116,13 +116,13 @@ func TestPanicWhileRelaying(t *testing.T) {
 		p.capacity.take(s, connectionFiles)
 		p.capacity.connections.Add(1)
 		f.tasks.Add(1)
-		loop := p.loops.least()
+		loop := p.loops.Least()
 		c := &connection{f: f, owner: s, loop: loop, attempt: f.attempt(netip.AddrPort{}, s), endpoint: e, client: bare(t, client), server: bare(t, server)}
 		client.Close()
 		server.Close()
 		c.relay()
 		c.io.Lock()
-		err := loop.add(c.server, c) // no tallies: the first byte panics
+		err := loop.Add(c.server, c) // no tallies: the first byte panics
 		c.io.Unlock()
 		must.Succeed(t, err)
 	}

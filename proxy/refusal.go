@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -77,7 +78,7 @@ func reasonOf(err error) reason {
 	switch {
 	case errors.As(err, &why):
 		return why
-	case lacksDescriptor(err):
+	case loop.LacksDescriptor(err):
 		return noDescriptor
 	case errors.Is(err, context.Canceled):
 		return admitted

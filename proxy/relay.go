@@ -4,6 +4,8 @@ import (
 	"net"
 	"sync/atomic"
 	"time"
+
+	"github.com/ironvip/ironvip/proxy/loop"
 )
 
 // direction is one of a connection's two streams. The connection's io guards it, except the atomics.
@@ -28,34 +30,34 @@ func (c *connection) relay() {
 		c.up.dst, c.up.src = c.server, c.client
 		c.down.dst, c.down.src = c.client, c.server
 		c.relays = true
-		if !c.client.isOpen() { // aborted meanwhile
+		if !c.client.IsOpen() { // aborted meanwhile
 			c.cut()
 			return
 		}
-		c.client.readable = true // most clients have sent something by now: it needs no event
+		c.client.Readable = true // most clients have sent something by now: it needs no event
 		c.copy()
-		if !c.client.isOpen() {
+		if !c.client.IsOpen() {
 			return
 		}
-		if err := c.loop.add(c.client, c); err != nil {
+		if err := c.loop.Add(c.client, c); err != nil {
 			c.f.complain("wait for a client", err)
 			c.cut()
 		}
 	})
 }
 
-// ready implements watcher.
-func (c *connection) ready(s *socket, events uint32) {
+// Ready implements loop.Watcher.
+func (c *connection) Ready(s *loop.Socket, events uint32) {
 	defer c.f.contain(c.owner, c.abort)
 	if c.turn(s, events) {
 		c.finish()
 	}
 }
 
-func (c *connection) turn(s *socket, events uint32) (ended bool) {
+func (c *connection) turn(s *loop.Socket, events uint32) (ended bool) {
 	c.io.Lock()
 	defer c.io.Unlock()
-	s.note(events)
+	s.Note(events)
 	c.copy()
 	return c.settle()
 }
@@ -74,7 +76,7 @@ func (c *connection) pump(d, back *direction) {
 		}
 		if d.pending == 0 {
 			switch n, err := d.fill(c.f.target.pipes); {
-			case err != nil || n == 0 && d.src.readable:
+			case err != nil || n == 0 && d.src.Readable:
 				c.ends(d, back, err, nil)
 				return
 			case n == 0:
@@ -90,7 +92,7 @@ func (c *connection) pump(d, back *direction) {
 				return
 			case n == 0:
 				d.stuck.Store(true)
-				d.dst.awaitRoom()
+				d.dst.AwaitRoom()
 				return
 			}
 			if d == &c.up {
@@ -102,32 +104,30 @@ func (c *connection) pump(d, back *direction) {
 				d.stuck.Store(false)
 			}
 		}
-		if !d.src.readable {
+		if !d.src.Readable {
 			d.release(c.f.target.pipes)
 			return
 		}
 	}
-	if d.src.loop != nil {
-		c.loop.again(d.src)
-	}
+	d.src.Again()
 }
 
 // ends ends a direction. Both errors are nil if the source has ended normally.
 func (c *connection) ends(d, back *direction, readErr, writeErr error) {
 	d.readErr, d.writeErr = readErr, writeErr
 	d.release(c.f.target.pipes)
-	if d == &c.up && writeErr == nil && (readErr == nil || isReset(readErr)) {
+	if d == &c.up && writeErr == nil && (readErr == nil || loop.IsReset(readErr)) {
 		c.givesUp()
 	}
 	switch {
-	case readErr == nil && writeErr == nil && (back.finished.Load() || !d.src.broken && back.writeErr == nil || !d.src.dead()):
+	case readErr == nil && writeErr == nil && (back.finished.Load() || !d.src.Broken && back.writeErr == nil || !d.src.Dead()):
 		d.finished.Store(true)
 		d.over = true
 		if !back.finished.Load() { // otherwise, settle closes both sides
-			d.dst.closeWrite()
+			d.dst.CloseWrite()
 			c.halfClose()
 		}
-	case writeErr != nil && d.dst.dead():
+	case writeErr != nil && d.dst.Dead():
 		// The source may have sent data before it failed: the other direction reads this to its end
 		// and then ends the connection.
 		d.over = true
@@ -159,16 +159,16 @@ func (c *connection) settle() (ended bool) {
 		}
 	}
 	c.relays = false
-	c.client.close()
-	c.server.close()
+	c.client.Close()
+	c.server.Close()
 	return true
 }
 
 // cut resets both sides, and ends the directions that are still copied. The caller holds io.
 func (c *connection) cut() {
-	c.client.reset()
+	c.client.Reset()
 	if c.server != nil {
-		c.server.reset()
+		c.server.Reset()
 	}
 	for _, d := range []*direction{&c.up, &c.down} {
 		if c.relays && !d.over && !d.flushing {
@@ -186,11 +186,11 @@ func (c *connection) abort() {
 }
 
 // cutOff resets a socket that may be the backend's side.
-func (c *connection) cutOff(s *socket) {
+func (c *connection) cutOff(s *loop.Socket) {
 	c.io.Lock()
 	defer c.io.Unlock()
 	if s != nil {
-		s.reset()
+		s.Reset()
 	}
 }
 
@@ -213,8 +213,8 @@ const flushTime = 2 * time.Second
 
 // flush calls then when the peer of s has received everything written to it, or the connection has
 // ended: at once, or later with io. The caller holds io, too.
-func (c *connection) flush(s *socket, then func()) {
-	if s.unsent() == 0 {
+func (c *connection) flush(s *loop.Socket, then func()) {
+	if s.Unsent() == 0 {
 		then()
 		return
 	}
@@ -228,10 +228,10 @@ func (c *connection) flush(s *socket, then func()) {
 	}()
 }
 
-func (c *connection) isUnsent(s *socket) bool {
+func (c *connection) isUnsent(s *loop.Socket) bool {
 	c.io.Lock()
 	defer c.io.Unlock()
-	return s.unsent() > 0
+	return s.Unsent() > 0
 }
 
 // finish gives back what the connection has, after its sockets were closed.
@@ -240,7 +240,7 @@ func (c *connection) finish() {
 	defer c.leave(over)
 	defer c.endpoint.leave()
 	defer c.endpoint.remove(c)
-	c.f.target.timeouts.remove(c)
+	c.f.target.timeouts.Remove(c)
 	c.judge()
 }
 
@@ -249,7 +249,7 @@ func (c *connection) finish() {
 func (c *connection) judge() {
 	switch {
 	case c.answered.Load():
-	case (isReset(c.down.readErr) || isReset(c.up.writeErr)) && !c.up.finished.Load():
+	case (loop.IsReset(c.down.readErr) || loop.IsReset(c.up.writeErr)) && !c.up.finished.Load():
 		c.endpoint.outlier.reset()
 	case c.down.finished.Load():
 		c.endpoint.outlier.closed()

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/proxy/loop"
 )
 
 // A message that fits into a buffer costs a read and a write. More than that goes through a pipe, which
@@ -112,7 +114,7 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 // stream is what is copied from one TCP connection to another. It never waits.
 type stream struct {
-	dst, src *socket
+	dst, src *loop.Socket
 	bulk     bool        // the last transfer was larger than a buffer
 	buffered bool        // the kernel can't splice these sockets
 	stuck    atomic.Bool // the destination accepts no more for now
@@ -127,23 +129,23 @@ type stream struct {
 // fill reads what the source has, into a pipe if that is much. It returns 0 without an error if there
 // is nothing for now, and then src isn't readable; or at the end of the source.
 func (s *stream) fill(pipes *pipes) (n int, err error) {
-	for s.src.readable {
+	for s.src.Readable {
 		if s.bulk && s.pipe == nil && !s.buffered {
 			s.pipe = pipes.get()
 		}
 		room := bufferSize
 		if s.pipe != nil {
 			var moved int64
-			moved, err = unix.Splice(s.src.fd, nil, s.pipe.w, nil, spliceChunk, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+			moved, err = unix.Splice(s.src.FD, nil, s.pipe.w, nil, spliceChunk, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
 			n, room = int(moved), 0
 		} else {
 			if s.buffer == nil {
 				s.buffer = buffers.Get().(*[bufferSize]byte)
 			}
-			n, err = unix.Read(s.src.fd, s.buffer[:])
+			n, err = unix.Read(s.src.FD, s.buffer[:])
 		}
 		switch {
-		case s.pipe != nil && (err == nil && n == 0 || s.src.careful && errors.Is(err, unix.EAGAIN)):
+		case s.pipe != nil && (err == nil && n == 0 || s.src.Careful && errors.Is(err, unix.EAGAIN)):
 			// At an urgent byte, a splice finds nothing or the end, although more follows. A read goes on
 			// after it. The event of the byte may still be to come.
 			s.release(pipes)
@@ -151,13 +153,13 @@ func (s *stream) fill(pipes *pipes) (n int, err error) {
 		case err == nil:
 			s.pending, s.done = n, 0
 			s.bulk = n >= bufferSize
-			if n > 0 && n < room && !s.src.careful {
-				s.src.readable = false // there was no more; an event says when there is
+			if n > 0 && n < room && !s.src.Careful {
+				s.src.Readable = false // there was no more; an event says when there is
 			}
 			return n, nil
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EAGAIN):
-			s.src.readable = false
+			s.src.Readable = false
 		case s.pipe != nil && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)):
 			s.release(pipes)
 			s.buffered = true
@@ -171,13 +173,13 @@ func (s *stream) fill(pipes *pipes) (n int, err error) {
 // drain writes what fill read, and returns how many bytes. It returns 0 without an error if the
 // destination accepts no more for now.
 func (s *stream) drain() (n int, err error) {
-	for s.dst.writable {
+	for s.dst.Writable {
 		if s.pipe != nil {
 			var moved int64
-			moved, err = unix.Splice(s.pipe.r, nil, s.dst.fd, nil, s.pending, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+			moved, err = unix.Splice(s.pipe.r, nil, s.dst.FD, nil, s.pending, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
 			n = int(moved)
 		} else {
-			n, err = unix.Write(s.dst.fd, s.buffer[s.done:s.done+s.pending])
+			n, err = unix.Write(s.dst.FD, s.buffer[s.done:s.done+s.pending])
 		}
 		switch {
 		case err == nil && n == 0:
@@ -191,7 +193,7 @@ func (s *stream) drain() (n int, err error) {
 			return n, nil
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EAGAIN):
-			s.dst.writable = false
+			s.dst.Writable = false
 		default:
 			return 0, err
 		}

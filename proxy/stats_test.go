@@ -115,7 +115,7 @@ func TestUDPIsCounted(t *testing.T) {
 	p := newTarget(t, Options{})
 	key := freeKey(t, "127.96.0.1", vip.UDP)
 	p.must(onVIP(key, vip.RoundRobin, backend))
-	buf := make([]byte, maxDatagram)
+	buf := make([]byte, 64<<10)
 	for i := range uint64(3) {
 		c := udpClient(t, key)
 		for _, size := range []int{10, 0, 9000} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/internal/sklookup"
 	"github.com/ironvip/ironvip/internal/sockdiag"
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -44,7 +46,7 @@ type steering struct {
 // sharedSocket is the socket of a slot.
 type sharedSocket struct {
 	socket sockets.Socket
-	intake *intake
+	intake *loop.Intake
 	death  error // guarded by steering.mu
 }
 
@@ -191,7 +193,7 @@ func keyOf(entry sklookup.Key) vip.FrontendKey {
 // mu.
 func (s *steering) repair(slot sklookup.Slot) error {
 	if s.stopped {
-		return errClosed
+		return net.ErrClosed
 	}
 	if s.detached != nil {
 		if err := s.table.Reattach(); err != nil {
@@ -227,7 +229,7 @@ func (s *steering) open(slot sklookup.Slot) error {
 	s.shared[slot] = shared
 	err = s.table.SetSocket(slot, shared.socket)
 	if err == nil {
-		err = shared.intake.start(&s.target.loops)
+		err = shared.intake.Start(&s.target.loops)
 	}
 	switch {
 	case err == nil:
@@ -251,14 +253,14 @@ func (s *steering) openAt(slot sklookup.Slot, at netip.AddrPort) (*sharedSocket,
 	shared := &sharedSocket{socket: socket}
 	died := func(err error) { s.die(shared, err) }
 	if protocol == "tcp" {
-		shared.intake = newAcceptor(socket, s.welcome, s.complain, died)
+		shared.intake = loop.NewAcceptor(socket, s.welcome, s.complain, died)
 		return shared, nil
 	}
 	if err := receiveDestinations(socket, at.Addr()); err != nil {
 		s.target.opts.Sockets.Remove(socket)
 		return nil, err
 	}
-	shared.intake = newReceiver(socket, s.deliver, s.complain, died)
+	shared.intake = loop.NewReceiver(socket, s.deliver, s.complain, died)
 	return shared, nil
 }
 
@@ -273,7 +275,7 @@ func (s *steering) die(shared *sharedSocket, err error) {
 func (s *steering) closeSocket(slot sklookup.Slot, how func(*sockets.Set, sockets.Socket)) {
 	if shared := s.shared[slot]; shared != nil {
 		s.closing.Go(func() {
-			shared.intake.halt()
+			shared.intake.Halt()
 			how(s.target.opts.Sockets, shared.socket)
 		})
 		s.target.releaseListener()
@@ -287,20 +289,20 @@ func (s *steering) complain(err error) {
 	if s.target.errorLog.pass(now, time.Second) {
 		s.target.log.Warn("accept or receive", "err", err)
 	}
-	if lacksDescriptor(err) { // the client waits
+	if loop.LacksDescriptor(err) { // the client waits
 		s.target.refused.add(noDescriptor, now)
 	}
 }
 
 // welcome passes a client to its frontend. The lock ensures that no client arrives once the frontend is closed.
-func (s *steering) welcome(client *socket, peer netip.AddrPort, by *eventLoop) {
-	entry := sklookup.KeyOf(client.localAddr(), uint8(vip.TCP))
+func (s *steering) welcome(client *loop.Socket, peer netip.AddrPort, by *loop.Loop) {
+	entry := sklookup.KeyOf(client.LocalAddr(), uint8(vip.TCP))
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if f := s.tcp[entry]; f != nil {
 		f.welcome(client, peer, by)
 	} else {
-		client.reset()
+		client.Reset()
 	}
 }
 

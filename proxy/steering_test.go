@@ -19,6 +19,8 @@ import (
 	"github.com/ironvip/ironvip/internal/sklookup"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy/loop"
+	"github.com/ironvip/ironvip/test/descriptors"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/inherit"
 	"github.com/ironvip/ironvip/test/must"
@@ -183,7 +185,7 @@ func TestFrontendsNeedNoDescriptors(t *testing.T) {
 	p := newSteered(t, Options{})
 	a := tcpBackend(t, "127.0.0.1", named("a"))
 	u := udpBackend(t, "127.0.0.1", "u")
-	before := openFDs(t)
+	before := descriptors.Open(t)
 	const n = 500
 	var batch []reconcile.Update[vip.FrontendKey, vip.Frontend]
 	for i := range n {
@@ -196,7 +198,7 @@ func TestFrontendsNeedNoDescriptors(t *testing.T) {
 	for _, u := range batch {
 		must.Succeed(t, u.Err)
 	}
-	got := openFDs(t) - before
+	got := descriptors.Open(t) - before
 	expect.AtMost(t, got, 4, "%d frontends have taken %d descriptors", len(batch), got)
 	for _, u := range batch[n : n+2] {
 		if u.Key.Protocol == vip.TCP && who(t, u.Key) != "a" {
@@ -284,7 +286,7 @@ func TestClientsWaitForTheNextProcess(t *testing.T) {
 	u := udpBackend(t, "127.0.0.1", "u")
 	keys := []vip.FrontendKey{freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.2", vip.TCP), freeKey(t, "127.96.0.3", vip.TCP)}
 	asked := freeKey(t, "127.96.0.1", vip.UDP)
-	set := NewSockets()
+	set := loop.NewSockets()
 	first := newSteered(t, Options{Sockets: set})
 	for _, key := range keys {
 		first.must(onVIP(key, vip.RoundRobin, a))
@@ -323,7 +325,7 @@ func TestClientsWaitForTheNextProcess(t *testing.T) {
 // While the earlier process still accepts clients, the next one leaves them to it.
 func TestSuccessorWaitsUntilItIsSettled(t *testing.T) {
 	key := freeKey(t, "127.96.0.1", vip.TCP)
-	set := NewSockets()
+	set := loop.NewSockets()
 	first := newSteered(t, Options{Sockets: set})
 	first.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("first"))))
 	next := inherit.From(t, set)
@@ -345,7 +347,7 @@ func TestSuccessorWaitsUntilItIsSettled(t *testing.T) {
 // A process that can't continue with the program of the earlier one fails, and that one goes on.
 func TestTheEarlierProcessGoesOn(t *testing.T) {
 	key := freeKey(t, "127.96.0.1", vip.TCP)
-	set := NewSockets()
+	set := loop.NewSockets()
 	first := newSteered(t, Options{Sockets: set})
 	f := onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("first")))
 	first.must(f)
@@ -369,7 +371,7 @@ func TestSkLookupAfterListeners(t *testing.T) {
 	need.Root(t)
 	tcp, udp := freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.1", vip.UDP)
 	a, u := tcpBackend(t, "127.0.0.1", named("a")), udpBackend(t, "127.0.0.1", "u")
-	set := NewSockets()
+	set := loop.NewSockets()
 	first := newTarget(t, Options{Sockets: set})
 	first.must(onVIP(tcp, vip.RoundRobin, a))
 	first.must(onVIP(udp, vip.RoundRobin, u))

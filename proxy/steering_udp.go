@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/internal/sklookup"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/sockopt"
+	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -87,7 +88,7 @@ func (w *steered) died(u *udpListener) error {
 // bindReply returns a socket for the replies of a frontend. A process that was replaced may have one, too.
 func bindReply(at netip.AddrPort) (*sockets.Unpolled, error) {
 	share := sockopt.Control(func(fd int) error {
-		prepareReplies(fd)
+		loop.PrepareReplies(fd)
 		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	})
 	network := "udp6"
@@ -131,8 +132,8 @@ func destination(control []byte) (at netip.AddrPort, ok bool) {
 
 // deliver passes a datagram to its frontend. It holds no lock of s meanwhile: the listener takes no
 // datagram once it is closed.
-func (s *steering) deliver(d datagram, by *eventLoop) {
-	to, ok := destination(d.control())
+func (s *steering) deliver(d loop.Datagram, by *loop.Loop) {
+	to, ok := destination(d.Control())
 	if !ok {
 		return
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -75,7 +76,7 @@ func (o Options) withDefaults() Options {
 		o.Own = netip.Addr.IsLoopback
 	}
 	if o.Sockets == nil {
-		o.Sockets = NewSockets()
+		o.Sockets = loop.NewSockets()
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -93,9 +94,9 @@ type Target struct {
 	log         *slog.Logger
 	epoch       time.Time
 	pipes       *pipes
-	loops       eventLoops
-	timeouts    deadlines // of connections
-	dials       deadlines // of connects
+	loops       loop.Loops
+	timeouts    *loop.Deadlines // of connections
+	dials       *loop.Deadlines // of connects
 	capacity    capacity
 	services    services
 	outliers    *outliers
@@ -122,6 +123,12 @@ var _ reconcile.Plane = (*Target)(nil)
 // Ignored implements reconcile.Plane.
 func (*Target) Ignored(*vip.Service) []vip.Problem { return nil }
 
+// The grains of the deadlines.
+const (
+	timeoutGrain = 250 * time.Millisecond
+	dialGrain    = 10 * time.Millisecond
+)
+
 // errClosed is the error of Apply after Close.
 var errClosed = errors.New("the userspace proxy is closed")
 
@@ -138,12 +145,11 @@ func New(opts Options) *Target {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	t.stop = stop
-	t.timeouts.now, t.timeouts.grain = t.now, timeoutGrain
-	t.dials.now, t.dials.grain = t.now, dialGrain
+	t.timeouts, t.dials = loop.NewDeadlines(t.now, timeoutGrain), loop.NewDeadlines(t.now, dialGrain)
 	t.outliers = newOutliers(t.now)
 	t.capacity.most.Store(int64(opts.Files))
 	if opts.Succeeds {
-		t.loops.held = make(chan struct{})
+		t.loops.Hold()
 	}
 	t.enter()
 	t.reporter.Go(func() { t.reportOutliers(ctx) })
@@ -177,7 +183,7 @@ func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 
 // LastTurn returns when the loop that is furthest behind has last shown that it runs. Each does so every second, with
 // and without work. The time is zero before the first listener.
-func (t *Target) LastTurn() time.Time { return t.loops.lastTurn() }
+func (t *Target) LastTurn() time.Time { return t.loops.LastTurn() }
 
 // now returns the monotonic time for all expirations, in nanoseconds.
 func (t *Target) now() int64 { return int64(time.Since(t.epoch)) }
@@ -280,7 +286,7 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 // on. Call it once every frontend has been applied and the earlier process accepts no more clients.
 func (t *Target) Settle() {
 	t.entrance.settle()
-	t.loops.release()
+	t.loops.Release()
 }
 
 // Connections implements reconcile.Connections: TCP connections, including those being established,
@@ -311,9 +317,9 @@ func (t *Target) Close() error {
 	onEach(frontends, func(f *frontend) { f.listener.stop() })
 	onEach(frontends, (*frontend).close)
 	t.entrance.close()
-	t.loops.close()
-	t.timeouts.close()
-	t.dials.close()
+	t.loops.Close()
+	t.timeouts.Close()
+	t.dials.Close()
 	t.pipes.close()
 	t.stop()
 	t.reporter.Wait()

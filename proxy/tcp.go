@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/proxy/loop"
 )
 
 // tcpListener accepts a frontend's TCP clients. It stays open without a usable backend and resets
@@ -16,7 +17,7 @@ import (
 type tcpListener struct {
 	f      *frontend
 	l      *sockets.Unpolled
-	intake *intake
+	intake *loop.Intake
 	ended  atomic.Bool
 	death  atomic.Pointer[error]
 }
@@ -31,8 +32,8 @@ func listenTCP(f *frontend) (listener, error) {
 		return nil, err
 	}
 	t := &tcpListener{f: f, l: l}
-	t.intake = newAcceptor(l, f.welcome, t.fails, t.die)
-	if err := t.intake.start(&f.target.loops); err != nil {
+	t.intake = loop.NewAcceptor(l, f.welcome, t.fails, t.die)
+	if err := t.intake.Start(&f.target.loops); err != nil {
 		t.close()
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func (t *tcpListener) stop() { t.end((*sockets.Set).Release) }
 
 func (t *tcpListener) end(how func(*sockets.Set, sockets.Socket)) {
 	if !t.ended.Swap(true) {
-		t.intake.halt()
+		t.intake.Halt()
 		how(t.f.target.opts.Sockets, t.l)
 		t.f.target.releaseListener()
 	}
@@ -63,7 +64,7 @@ func (t *tcpListener) died() error {
 // fails takes in an error of accept that passes.
 func (t *tcpListener) fails(err error) {
 	t.f.complain("accept", err)
-	if lacksDescriptor(err) { // the client waits
+	if loop.LacksDescriptor(err) { // the client waits
 		t.f.target.refuse(t.f.backends.Load().service, noDescriptor)
 	}
 }
@@ -74,17 +75,17 @@ func (t *tcpListener) die(err error) {
 }
 
 // welcome starts to serve a client, or refuses it.
-func (f *frontend) welcome(client *socket, peer netip.AddrPort, by *eventLoop) {
-	defer f.contain(f.backends.Load().service, client.reset)
+func (f *frontend) welcome(client *loop.Socket, peer netip.AddrPort, by *loop.Loop) {
+	defer f.contain(f.backends.Load().service, client.Reset)
 	announced := f.announced(peer.Addr())
 	s := f.admit(peer.Addr(), announced, connectionFiles)
 	if s == nil {
-		client.reset()
+		client.Reset()
 		return
 	}
 	f.target.capacity.connections.Add(1)
 	f.tasks.Add(1)
-	c := &connection{f: f, owner: s, loop: f.target.loops.share(by), client: client, attempt: f.attempt(peer, s)}
+	c := &connection{f: f, owner: s, loop: f.target.loops.Share(by), client: client, attempt: f.attempt(peer, s)}
 	c.attempt.mayWait = true
 	if announced {
 		go c.task(c.readHeader)
@@ -187,17 +188,17 @@ type connection struct {
 	f        *frontend
 	owner    *service
 	attempt  *attempt
-	loop     *eventLoop
+	loop     *loop.Loop
 	released atomic.Bool
 	endpoint *endpoint
 	tallies  tallies
 	activity
 	request
 
-	io             sync.Mutex // guards the next ones. Locks of attempts are taken before it
-	client, server *socket    // server is nil until it is connected
-	relays         bool       // until the sockets are closed
-	flushes        bool       // the client gets an answer before its socket is closed
+	io             sync.Mutex   // guards the next ones. Locks of attempts are taken before it
+	client, server *loop.Socket // server is nil until it is connected
+	relays         bool         // until the sockets are closed
+	flushes        bool         // the client gets an answer before its socket is closed
 	flushed        bool
 	up, down       direction
 }
@@ -206,11 +207,11 @@ type connection struct {
 func (c *connection) localAddr() netip.AddrPort {
 	c.io.Lock()
 	defer c.io.Unlock()
-	return c.client.localAddr()
+	return c.client.LocalAddr()
 }
 
 // become sets the backend.
-func (c *connection) become(server *socket, e *endpoint) {
+func (c *connection) become(server *loop.Socket, e *endpoint) {
 	c.io.Lock()
 	defer c.io.Unlock()
 	c.server, c.endpoint = server, e

@@ -18,6 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/proxy/loop"
+	"github.com/ironvip/ironvip/test/descriptors"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
@@ -138,20 +140,19 @@ func TestSocketOptions(t *testing.T) {
 			c := dial(t, key)
 			c.line(t)
 			one := p.only()
-			p.timeouts.mu.Lock()
-			one.visit(p.now())
-			p.timeouts.mu.Unlock()
+			p.timeouts.Move(one, p.now())
 			wait.Until(t, "keep-alives", func() bool {
 				one.io.Lock()
 				defer one.io.Unlock()
-				on, err := unix.GetsockoptInt(one.server.fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
+				on, err := unix.GetsockoptInt(one.server.FD, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
 				return err == nil && on == 1
 			})
 			one.io.Lock()
-			for side, fd := range map[string]int{"client": one.client.fd, "backend": one.server.fd} {
-				for _, o := range keepAliveOptions {
-					expect.Equal(t, must.Get(unix.GetsockoptInt(fd, o.level, o.name))(t), o.value, "client %d, %s: option %d of level %d", client, side, o.name, o.level)
+			for side, fd := range map[string]int{"client": one.client.FD, "backend": one.server.FD} {
+				for option, value := range map[int]int{unix.TCP_NODELAY: 1, unix.TCP_KEEPIDLE: 60, unix.TCP_KEEPINTVL: 20, unix.TCP_KEEPCNT: 6} {
+					expect.Equal(t, must.Get(unix.GetsockoptInt(fd, unix.IPPROTO_TCP, option))(t), value, "client %d, %s: option %d", client, side, option)
 				}
+				expect.Equal(t, must.Get(unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE))(t), 1, "client %d, %s: keep-alive", client, side)
 			}
 			one.io.Unlock()
 			c.Close()
@@ -200,7 +201,7 @@ func TestATransferGoesOnAfterAnUrgentByte(t *testing.T) {
 			c.line(t)
 			one := p.only()
 			one.io.Lock() // all arrives before the loop reads
-			err := unix.SetsockoptInt(one.client.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 2*bulk)
+			err := unix.SetsockoptInt(one.client.FD, unix.SOL_SOCKET, unix.SO_RCVBUF, 2*bulk)
 			c.Write(make([]byte, bulk))
 			control(c.TCPConn, func(fd int) {
 				_, failed := unix.SendmsgN(fd, []byte("!"), nil, nil, unix.MSG_OOB)
@@ -242,10 +243,10 @@ func TestATransferTakesTurns(t *testing.T) {
 	other := dial(t, echo.Key)
 	other.line(t)
 
-	one.loop.own(one.client, deaf{})
+	one.loop.Own(one.client, deaf{})
 	one.io.Lock()
-	if err := errors.Join(unix.SetsockoptInt(one.client.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 16*turn),
-		unix.SetsockoptInt(one.server.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 16*turn)); err != nil {
+	if err := errors.Join(unix.SetsockoptInt(one.client.FD, unix.SOL_SOCKET, unix.SO_RCVBUF, 16*turn),
+		unix.SetsockoptInt(one.server.FD, unix.SOL_SOCKET, unix.SO_SNDBUF, 16*turn)); err != nil {
 		t.Error(err)
 	}
 	one.io.Unlock()
@@ -256,10 +257,10 @@ func TestATransferTakesTurns(t *testing.T) {
 		wait.Until(t, "it has arrived", func() bool { return unsent(c.TCPConn) == 0 })
 	}
 	other.echo(t, "the loop has had all events of the transfer")
-	one.loop.own(one.client, one)
+	one.loop.Own(one.client, one)
 
 	one.io.Lock()
-	one.client.readable = true
+	one.client.Readable = true
 	before := p.frontend(key).tally.in.Load()
 	one.pump(&one.up, &one.down)
 	n := p.frontend(key).tally.in.Load() - before
@@ -269,29 +270,10 @@ func TestATransferTakesTurns(t *testing.T) {
 	wait.Until(t, "the rest", func() bool { return got.Load() == int64(sent) }, func() any { return got.Load() })
 }
 
-// A listener with more clients than it may accept in a turn goes on after it without another client.
-func TestAListenerTakesTurns(t *testing.T) {
-	oneLoop(t)
-	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("a")))
-	first := dial(t, key)
-	first.line(t)
-	d := p.intake(key).doors[0]
-	d.loop.own(d.socket, deaf{})
-	var clients []*client
-	for range takenPerTurn + 10 {
-		clients = append(clients, dial(t, key))
-	}
-	first.echo(t, "the loop has had all events of the listener")
-	d.loop.own(d.socket, d)
-	for _, c := range clients {
-		c.line(t)
-	}
-}
-
 // deaf ignores events.
 type deaf struct{}
 
-func (deaf) ready(*socket, uint32) {}
+func (deaf) Ready(*loop.Socket, uint32) {}
 
 type writerFunc func([]byte)
 
@@ -507,7 +489,7 @@ func TestTCPManyConnectionsAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	wait.Until(t, "idle connections hold no pipe", func() bool { return p.pipes.held() == 0 })
-	expect.AtMost(t, openFDs(t), 4*n+200, "descriptors for %d connections of two descriptors each", n)
+	expect.AtMost(t, descriptors.Open(t), 4*n+200, "descriptors for %d connections of two descriptors each", n)
 
 	// One more client is refused and counted.
 	wantRefused(t, key)

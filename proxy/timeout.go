@@ -3,6 +3,8 @@ package proxy
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/ironvip/ironvip/proxy/loop"
 )
 
 // activity is the part of a connection that its timeouts depend on.
@@ -25,14 +27,14 @@ func (c *connection) used() int64 {
 
 // watch starts the timeouts of an established connection. The caller ends them with timeouts.remove.
 func (c *connection) watch() {
-	c.f.target.timeouts.add(c, min(c.used()+keepAliveDelay, c.nextVisit()))
+	c.f.target.timeouts.Add(c, min(c.used()+keepAliveDelay, c.nextVisit()))
 }
 
 // halfClose starts the half-close timeout after one side has ended its direction.
 func (c *connection) halfClose() {
 	c.used()
 	if !c.half.Swap(true) {
-		c.f.target.timeouts.move(c, c.nextVisit())
+		c.f.target.timeouts.Move(c, c.nextVisit())
 	}
 }
 
@@ -42,14 +44,14 @@ func (c *connection) nextVisit() int64 {
 	return c.last.Load() + int64(min(t.HalfCloseTimeout, t.IdleTimeout))
 }
 
-// visit implements expirer. It uses the present timeouts of the service, so that a change applies
+// Visit implements loop.Expirer. It uses the present timeouts of the service, so that a change applies
 // to open connections, too.
 //
 // A side that ends while the other one accepts no bytes is found only here: the relay doesn't read
 // from a side while it waits to pass on earlier bytes. Therefore, a connection is visited whenever
 // it has been silent for the half-close timeout, which for 50,000 idle connections is 1,700 times a
 // second with the default.
-func (c *connection) visit(now int64) (next int64, expired bool) {
+func (c *connection) Visit(now int64) (next int64, expired bool) {
 	if !c.kept {
 		c.kept = true
 		go c.keepAlive() // it may wait
@@ -71,9 +73,9 @@ func (c *connection) visit(now int64) (next int64, expired bool) {
 	return min(now+int64(t.HalfCloseTimeout), idle), false
 }
 
-// expire implements expirer. It resets both sides, so that neither takes the end for that of a
+// Expire implements loop.Expirer. It resets both sides, so that neither takes the end for that of a
 // complete transfer.
-func (c *connection) expire() {
+func (c *connection) Expire() {
 	c.abort()
 }
 
@@ -81,17 +83,15 @@ func (c *connection) expire() {
 func (c *connection) keepAlive() {
 	c.io.Lock()
 	defer c.io.Unlock()
-	if c.server.isOpen() {
-		prepare(c.server.fd)
-	}
+	c.server.KeepAlive()
 }
 
 // isEnded reports whether a side has ended. While bytes are copied, it has not: the connection doesn't
 // wait for that, because visit is called with the deadlines locked.
-func (c *connection) isEnded(s *socket) bool {
+func (c *connection) isEnded(s *loop.Socket) bool {
 	if !c.io.TryLock() {
 		return false
 	}
 	defer c.io.Unlock()
-	return s.isEnded()
+	return s.IsEnded()
 }

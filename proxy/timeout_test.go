@@ -172,7 +172,7 @@ func TestVisit(t *testing.T) {
 		c.last.Store(1000 * second)
 		c.half.Store(x.half)
 		c.up.stuck.Store(x.stuck)
-		next, expired := c.visit((1000 + x.silent) * second)
+		next, expired := c.Visit((1000 + x.silent) * second)
 		if expired != x.wantExpired || !expired && next != (1000+x.wantNext)*second {
 			t.Errorf("%s: expired %v, next visit after %ds", x.name, expired, next/second-1000)
 		}

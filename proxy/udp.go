@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/proxy/loop"
 )
 
 // maxFirst bounds the datagram that a session keeps until its backend answers, to send it to
@@ -33,7 +34,7 @@ type udpListener struct {
 	mu       sync.Mutex
 	open     bool
 	conn     *sockets.Unpolled // replies leave through it; nil while closed or not needed
-	intake   *intake           // of conn, if datagrams arrive there
+	intake   *loop.Intake      // of conn, if datagrams arrive there
 	stopped  atomic.Bool       // new datagrams are left to other processes
 	sessions map[netip.AddrPort]*session
 	death    error
@@ -94,8 +95,8 @@ func (ownSocket) begin(u *udpListener) error {
 		return err
 	}
 	u.conn = socket
-	u.intake = newReceiver(socket, u.receive, func(err error) { u.f.complain("receive", err) }, u.die)
-	if err = u.intake.start(&u.f.target.loops); err != nil {
+	u.intake = loop.NewReceiver(socket, u.receive, func(err error) { u.f.complain("receive", err) }, u.die)
+	if err = u.intake.Start(&u.f.target.loops); err != nil {
 		ownSocket{}.end(u, false)
 	}
 	return err
@@ -105,7 +106,7 @@ func (ownSocket) end(u *udpListener, _ bool) {
 	if u.conn == nil {
 		return
 	}
-	u.intake.stop()
+	u.intake.Stop()
 	if u.stopped.Load() {
 		u.f.target.opts.Sockets.Release(u.conn)
 	} else {
@@ -115,7 +116,7 @@ func (ownSocket) end(u *udpListener, _ bool) {
 	u.conn, u.intake = nil, nil
 }
 
-func (ownSocket) stop(u *udpListener) { u.intake.stop() }
+func (ownSocket) stop(u *udpListener) { u.intake.Stop() }
 
 func (ownSocket) reply(*udpListener) error  { return nil }
 func (ownSocket) idle(*udpListener)         {}
@@ -132,7 +133,7 @@ func (u *udpListener) stop() {
 		u.way.stop(u)
 	}
 	for _, s := range u.sessions {
-		u.f.target.timeouts.move(s, u.f.target.now()) // idle is shorter now
+		u.f.target.timeouts.Move(s, u.f.target.now()) // idle is shorter now
 	}
 }
 
@@ -175,16 +176,16 @@ func (u *udpListener) die(err error) {
 }
 
 // receive forwards a datagram. A panic ends there.
-func (u *udpListener) receive(d datagram, by *eventLoop) {
+func (u *udpListener) receive(d loop.Datagram, by *loop.Loop) {
 	defer u.f.contain(u.f.backends.Load().service, nil)
-	u.forward(&sender{addr: d.name().addrPort(), name: *d.name(), loop: by}, d.data(), nil)
+	u.forward(&sender{addr: d.Name().AddrPort(), name: *d.Name(), loop: by}, d.Data(), nil)
 }
 
 // sender is where datagrams come from.
 type sender struct {
 	addr netip.AddrPort
-	name sockaddr   // the same for the kernel
-	loop *eventLoop // that has received one
+	name loop.Sockaddr // the same for the kernel
+	loop *loop.Loop    // that has received one
 }
 
 // forward sends a client's datagram to its session's backend, and creates the session if needed. If
@@ -220,7 +221,7 @@ func (u *udpListener) refuse(err error) {
 	case errors.As(err, &why):
 		u.f.target.refuse(u.f.backends.Load().service, why)
 		return
-	case lacksDescriptor(err):
+	case loop.LacksDescriptor(err):
 		u.f.target.refuse(u.f.backends.Load().service, noDescriptor)
 	}
 	u.f.complain("start a session", err)
@@ -275,7 +276,7 @@ func (u *udpListener) session(from *sender, data []byte, refused []*endpoint) (*
 	u.sessions[from.addr] = s
 	u.f.connected(s.tallies)
 	u.f.tasks.Add(1)
-	t.timeouts.add(s, s.expiry())
+	t.timeouts.Add(s, s.expiry())
 	return s, nil
 }
 
@@ -307,13 +308,13 @@ type session struct {
 
 	endpoint *endpoint
 	tallies  tallies
-	loop     *eventLoop // of server
+	loop     *loop.Loop // of server
 	answered bool       // of the loop
 
 	used atomic.Int64 // time of the last datagram in either direction, by Target.now
 
 	mu     sync.Mutex
-	server *socket // connected to the backend; closed at the end
+	server *loop.Socket // connected to the backend; closed at the end
 	ended  bool
 	first  []byte // until the backend answers
 }
@@ -323,23 +324,23 @@ type session struct {
 func (s *session) connectTo(e *endpoint) (done bool, err error) {
 	s.mu.Lock() // the loop waits until the session is complete
 	defer s.mu.Unlock()
-	server, err := connectTo(e.addr, unix.SOCK_DGRAM)
+	server, err := loop.Connect(e.addr, unix.SOCK_DGRAM)
 	if err != nil { // no socket, or no route to this backend
-		if isLocalFault(err) {
+		if loop.IsLocalFault(err) {
 			return false, err
 		}
 		s.attempt.failed(e, &net.OpError{Op: "dial", Net: "udp", Addr: net.UDPAddrFromAddrPort(e.addr), Err: err})
 		return false, nil
 	}
 	s.endpoint, s.tallies, s.server = e, s.listener.f.tallies(e), server
-	s.loop = s.listener.f.target.loops.share(s.client.loop)
+	s.loop = s.listener.f.target.loops.Share(s.client.loop)
 	if !e.add(s) { // removed meanwhile
-		server.close()
+		server.Close()
 		return false, nil
 	}
-	if err := s.loop.add(server, s); err != nil {
+	if err := s.loop.Add(server, s); err != nil {
 		e.remove(s)
-		server.close()
+		server.Close()
 		s.ended = true // in case that the endpoint is closed at this moment
 		return false, err
 	}
@@ -362,7 +363,7 @@ func (s *session) end(refusal error) {
 	s.mu.Lock()
 	before := s.ended
 	s.ended = true
-	s.server.close()
+	s.server.Close()
 	s.mu.Unlock()
 	if before {
 		return
@@ -370,7 +371,7 @@ func (s *session) end(refusal error) {
 	u := s.listener
 	defer u.f.tasks.Done()
 	u.forget(s)
-	u.f.target.timeouts.remove(s)
+	u.f.target.timeouts.Remove(s)
 	if refusal != nil {
 		s.attempt.failed(s.endpoint, refusal)
 	}
@@ -386,13 +387,13 @@ func (s *session) end(refusal error) {
 // expiry returns when the session ends if no datagram comes.
 func (s *session) expiry() int64 { return s.used.Load() + int64(s.listener.idle()) }
 
-// visit and expire implement expirer.
-func (s *session) visit(now int64) (next int64, expired bool) {
+// Visit and Expire implement loop.Expirer.
+func (s *session) Visit(now int64) (next int64, expired bool) {
 	next = s.expiry()
 	return next, now >= next
 }
 
-func (s *session) expire() { s.end(nil) }
+func (s *session) Expire() { s.end(nil) }
 
 // send sends a client's datagram to the backend without waiting. It returns EAGAIN if the buffer is
 // full.
@@ -404,7 +405,7 @@ func (s *session) send(data []byte) error {
 	}
 	for {
 		// Not write(2), which needn't send an empty datagram.
-		switch err := unix.Send(s.server.fd, data, unix.MSG_NOSIGNAL); {
+		switch err := unix.Send(s.server.FD, data, unix.MSG_NOSIGNAL); {
 		case err == nil:
 			s.used.Store(s.listener.f.target.now())
 			s.tallies.in(len(data))
@@ -415,15 +416,15 @@ func (s *session) send(data []byte) error {
 	}
 }
 
-// ready implements watcher: it passes on the backend's replies. The session ends if the backend refuses.
-func (s *session) ready(*socket, uint32) {
+// Ready implements loop.Watcher: it passes on the backend's replies. The session ends if the backend refuses.
+func (s *session) Ready(*loop.Socket, uint32) {
 	defer s.listener.f.contain(s.owner, s.abort)
-	room := s.loop.room()
+	room := s.loop.Room()
 	n, err := s.receive(room)
 	switch {
 	case errors.Is(err, net.ErrClosed), errors.Is(err, unix.EAGAIN):
 		return
-	case err != nil && isLocalFault(err):
+	case err != nil && loop.IsLocalFault(err):
 		s.end(nil)
 		return
 	case err != nil:
@@ -439,16 +440,16 @@ func (s *session) ready(*socket, uint32) {
 		s.endpoint.outlier.answered()
 	}
 	s.used.Store(s.listener.f.target.now())
-	_ = s.front.Control(func(fd uintptr) { s.tallies.out(room.sendTo(int(fd), n, &s.client.name)) }) // closed: the session ends
+	_ = s.front.Control(func(fd uintptr) { s.tallies.out(room.SendTo(int(fd), n, &s.client.name)) }) // closed: the session ends
 }
 
-func (s *session) receive(room *batch) (n int, err error) {
+func (s *session) receive(room *loop.Batch) (n int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended || !s.server.isOpen() {
+	if s.ended || !s.server.IsOpen() {
 		return 0, net.ErrClosed
 	}
-	return room.receive(s.server.fd)
+	return room.Receive(s.server.FD)
 }
 
 func (s *session) takeFirst() []byte {

@@ -25,7 +25,7 @@ func udpBackend(t testing.TB, addr, name string) netip.AddrPort {
 	c := must.Get(net.ListenPacket("udp", net.JoinHostPort(addr, "0")))(t)
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
-		buf := make([]byte, maxDatagram)
+		buf := make([]byte, 64<<10)
 		for {
 			n, from, err := c.ReadFrom(buf)
 			if err != nil {
@@ -65,7 +65,7 @@ func ask(c *net.UDPConn, s string) (string, error) {
 		return "", err
 	}
 	_ = c.SetReadDeadline(time.Now().Add(testTimeout))
-	buf := make([]byte, maxDatagram)
+	buf := make([]byte, 64<<10)
 	n, err := c.Read(buf)
 	return string(buf[:n]), err
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -63,7 +64,7 @@ type Server struct {
 // New returns a Server without frontends.
 func New(o Options) *Server {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	o.Sockets = cmp.Or(o.Sockets, proxy.NewSockets())
+	o.Sockets = cmp.Or(o.Sockets, loop.NewSockets())
 	clock := table.NewClock(time.Now())
 	s := &Server{o: o,
 		host:    table.New(clock, hostnet.KeyOf, hostnet.Same),

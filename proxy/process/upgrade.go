@@ -20,7 +20,7 @@ import (
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -199,7 +199,7 @@ func succeed(ctx context.Context, o MainOptions, log *slog.Logger) (s *Server, l
 		old.Close()
 		return nil, nil, err
 	}
-	inherited := proxy.NewSockets()
+	inherited := loop.NewSockets()
 	for _, err := range inherited.Inherit(fds[2:]) {
 		log.Warn("inherited socket not used", "err", err)
 	}

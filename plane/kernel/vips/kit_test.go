@@ -26,7 +26,7 @@ type bench struct {
 func newPlane(t testing.TB, o Options) *bench {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	b := &bench{TB: t, target: proxy.New(proxy.Options{Sockets: proxy.NewSockets(), Log: log})}
+	b := &bench{TB: t, target: proxy.New(proxy.Options{Log: log})}
 	o.Plane, o.Sockets = b.target, true
 	b.Plane = must.Get(New(o))(t)
 	t.Cleanup(func() { expect.Succeed(t, b.Close()) })

@@ -1,4 +1,4 @@
-package proxy
+package loop
 
 import (
 	"sync"
@@ -7,50 +7,50 @@ import (
 	"github.com/ironvip/ironvip/internal/delayqueue"
 )
 
-// Deadlines are met late by up to a grain, so that many of them share a wake-up: those of timeouts, and of connects.
-const (
-	timeoutGrain = 250 * time.Millisecond
-	dialGrain    = 10 * time.Millisecond
-)
-
-// deadlines visits its entries at the times that they ask for. A deadline that moves with every byte
+// Deadlines visits its entries at the times that they ask for. A deadline that moves with every byte
 // needs no change here: the entry is visited at the old deadline and asks for a later one. There is one timer
 // for all entries. Adding, removing and visiting an entry cost O(log(entries)). The methods may be called concurrently.
-type deadlines struct {
-	now   func() int64 // the time of all visits, in nanoseconds
+type Deadlines struct {
+	now   func() int64
 	grain time.Duration
 
 	mu    sync.Mutex
-	queue delayqueue.Queue[expirer]
+	queue delayqueue.Queue[Expirer]
 	timer *time.Timer
 	alarm time.Time // what timer is set to; zero: not set
 }
 
-// expirer is something with a deadline.
-type expirer interface {
-	// visit returns whether the deadline has passed, else when to visit again. It is called with
+// NewDeadlines returns deadlines without entries. now returns the time of all visits, in nanoseconds. Deadlines are met
+// late by up to a grain, so that many of them share a wake-up.
+func NewDeadlines(now func() int64, grain time.Duration) *Deadlines {
+	return &Deadlines{now: now, grain: grain}
+}
+
+// Expirer is something with a deadline.
+type Expirer interface {
+	// Visit returns whether the deadline has passed, else when to visit again. It is called with
 	// the deadlines locked.
-	visit(now int64) (next int64, expired bool)
-	// expire is called once, after visit has returned true. It must not block.
-	expire()
+	Visit(now int64) (next int64, expired bool)
+	// Expire is called once, after visit has returned true. It must not block.
+	Expire()
 }
 
 // timeOf returns a time in nanoseconds as that of a visit.
-func (d *deadlines) timeOf(at int64) time.Time {
+func (d *Deadlines) timeOf(at int64) time.Time {
 	grain := int64(d.grain)
 	return time.Unix(0, (at+grain-1)/grain*grain)
 }
 
-// add visits e at a time, and from then on.
-func (d *deadlines) add(e expirer, at int64) {
+// Add visits e at a time, and from then on.
+func (d *Deadlines) Add(e Expirer, at int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.queue.Set(e, d.timeOf(at))
 	d.arm()
 }
 
-// move visits e at another time. It does nothing after remove or expire.
-func (d *deadlines) move(e expirer, at int64) {
+// Move visits e at another time. It does nothing after remove or expire.
+func (d *Deadlines) Move(e Expirer, at int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.queue.Has(e) {
@@ -59,25 +59,25 @@ func (d *deadlines) move(e expirer, at int64) {
 	}
 }
 
-// remove ends the visits of e. A call of expire may be in progress.
-func (d *deadlines) remove(e expirer) {
+// Remove ends the visits of e. A call of expire may be in progress.
+func (d *Deadlines) Remove(e Expirer) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.queue.Drop(e)
 }
 
-// close ends all visits.
-func (d *deadlines) close() {
+// Close ends all visits.
+func (d *Deadlines) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.timer != nil {
 		d.timer.Stop()
 	}
-	d.queue = delayqueue.Queue[expirer]{}
+	d.queue = delayqueue.Queue[Expirer]{}
 }
 
 // arm sets the timer to the first deadline. The caller holds mu.
-func (d *deadlines) arm() {
+func (d *Deadlines) arm() {
 	_, first, ok := d.queue.First()
 	if !ok || !d.alarm.IsZero() && !first.Before(d.alarm) {
 		return
@@ -92,13 +92,13 @@ func (d *deadlines) arm() {
 }
 
 // turn visits the entries whose time has come.
-func (d *deadlines) turn() {
+func (d *Deadlines) turn() {
 	d.mu.Lock()
 	now := d.now()
 	d.alarm = time.Time{}
-	var expired []expirer
+	var expired []Expirer
 	for e := range d.queue.Due(time.Unix(0, now)) {
-		if again, over := e.visit(now); over {
+		if again, over := e.Visit(now); over {
 			d.queue.Drop(e)
 			expired = append(expired, e)
 		} else {
@@ -108,6 +108,6 @@ func (d *deadlines) turn() {
 	d.arm()
 	d.mu.Unlock()
 	for _, e := range expired {
-		e.expire()
+		e.Expire()
 	}
 }

@@ -1,4 +1,4 @@
-package proxy
+package loop
 
 import (
 	"errors"
@@ -14,11 +14,11 @@ const maxDatagram = 64 << 10
 // maxBatch is how many datagrams arrive and leave with one system call.
 const maxBatch = 32
 
-// batch is room for datagrams. A loop has one, in which nothing stays after a call of the loop.
-type batch struct {
+// Batch is room for datagrams. A loop has one, in which nothing stays after a call of the loop.
+type Batch struct {
 	messages [maxBatch]message
 	vectors  [maxBatch]unix.Iovec
-	names    [maxBatch]sockaddr
+	names    [maxBatch]Sockaddr
 	controls [maxBatch][128]byte
 	data     []byte // touched as far as datagrams need it
 }
@@ -29,8 +29,8 @@ type message struct {
 	len uint32
 }
 
-func newBatch() *batch {
-	b := &batch{data: make([]byte, maxBatch*maxDatagram)}
+func newBatch() *Batch {
+	b := &Batch{data: make([]byte, maxBatch*maxDatagram)}
 	for i := range b.messages {
 		b.vectors[i].Base = &b.data[i*maxDatagram]
 		b.messages[i].Iov, b.messages[i].Iovlen = &b.vectors[i], 1
@@ -38,8 +38,8 @@ func newBatch() *batch {
 	return b
 }
 
-// receive takes datagrams that have arrived. Without one, it returns EAGAIN.
-func (b *batch) receive(fd int) (n int, err error) {
+// Receive takes datagrams that have arrived. Without one, it returns EAGAIN.
+func (b *Batch) Receive(fd int) (n int, err error) {
 	for i := range b.messages {
 		m := &b.messages[i]
 		b.vectors[i].SetLen(maxDatagram)
@@ -50,9 +50,9 @@ func (b *batch) receive(fd int) (n int, err error) {
 	return b.call(unix.SYS_RECVMMSG, "recvmmsg", fd, 0, maxBatch)
 }
 
-// sendTo sends the first n datagrams to an address, and returns the length of those that the kernel has taken. It drops the
+// SendTo sends the first n datagrams to an address, and returns the length of those that the kernel has taken. It drops the
 // others: for lack of room all that follow, otherwise the one that the kernel refuses.
-func (b *batch) sendTo(fd, n int, to *sockaddr) (bytes int) {
+func (b *Batch) SendTo(fd, n int, to *Sockaddr) (bytes int) {
 	size := uint32(unix.SizeofSockaddrInet6)
 	if to.Family == unix.AF_INET {
 		size = unix.SizeofSockaddrInet4
@@ -81,7 +81,7 @@ func (b *batch) sendTo(fd, n int, to *sockaddr) (bytes int) {
 	return bytes
 }
 
-func (b *batch) call(number uintptr, what string, fd, first, n int) (int, error) {
+func (b *Batch) call(number uintptr, what string, fd, first, n int) (int, error) {
 	for {
 		done, _, errno := unix.Syscall6(number, uintptr(fd), uintptr(unsafe.Pointer(&b.messages[first])), uintptr(n), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 		switch errno {
@@ -96,12 +96,12 @@ func (b *batch) call(number uintptr, what string, fd, first, n int) (int, error)
 	}
 }
 
-// datagram is one of a batch.
-type datagram struct {
-	batch *batch
+// Datagram is one of a batch.
+type Datagram struct {
+	batch *Batch
 	i     int
 }
 
-func (d datagram) data() []byte    { return d.batch.data[d.i*maxDatagram:][:d.batch.messages[d.i].len] }
-func (d datagram) control() []byte { return d.batch.controls[d.i][:d.batch.messages[d.i].Controllen] }
-func (d datagram) name() *sockaddr { return &d.batch.names[d.i] }
+func (d Datagram) Data() []byte    { return d.batch.data[d.i*maxDatagram:][:d.batch.messages[d.i].len] }
+func (d Datagram) Control() []byte { return d.batch.controls[d.i][:d.batch.messages[d.i].Controllen] }
+func (d Datagram) Name() *Sockaddr { return &d.batch.names[d.i] }

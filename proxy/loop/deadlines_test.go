@@ -1,4 +1,4 @@
-package proxy
+package loop
 
 import (
 	"math/rand/v2"
@@ -13,7 +13,7 @@ import (
 
 // timedItem expires when nothing has renewed it for its timeout.
 type timedItem struct {
-	w         *deadlines
+	w         *Deadlines
 	renewed   int64
 	timeout   time.Duration
 	visits    int
@@ -23,12 +23,12 @@ type timedItem struct {
 
 func (i *timedItem) due() int64 { return i.renewed + int64(i.timeout) }
 
-func (i *timedItem) visit(now int64) (int64, bool) {
+func (i *timedItem) Visit(now int64) (int64, bool) {
 	i.visits++
 	return i.due(), now >= i.due()
 }
 
-func (i *timedItem) expire() { i.expired.Store(i.w.now()) }
+func (i *timedItem) Expire() { i.expired.Store(i.w.now()) }
 
 func (i *timedItem) change(f func()) {
 	i.w.mu.Lock()
@@ -36,14 +36,16 @@ func (i *timedItem) change(f func()) {
 	f()
 }
 
-func newDeadlines() *deadlines {
+const grain = 250 * time.Millisecond
+
+func deadlinesFromNow() *Deadlines {
 	start := time.Now()
-	return &deadlines{grain: timeoutGrain, now: func() int64 { return int64(time.Since(start)) }}
+	return NewDeadlines(func() int64 { return int64(time.Since(start)) }, grain)
 }
 
-func (w *deadlines) start(timeout time.Duration) *timedItem {
+func (w *Deadlines) start(timeout time.Duration) *timedItem {
 	i := &timedItem{w: w, timeout: timeout, renewed: w.now()}
-	w.add(i, i.due())
+	w.Add(i, i.due())
 	return i
 }
 
@@ -52,7 +54,7 @@ func (w *deadlines) start(timeout time.Duration) *timedItem {
 func TestDeadlinesExpire(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(1, 2))
-		w := newDeadlines()
+		w := deadlinesFromNow()
 		var all []*timedItem
 		removed := map[*timedItem]bool{}
 		for range 3000 {
@@ -66,13 +68,13 @@ func TestDeadlinesExpire(t *testing.T) {
 			case k < 8:
 				if i := all[rng.IntN(len(all))]; i.expired.Load() == 0 && !removed[i] {
 					i.change(func() { i.timeout, i.shortened = i.timeout/2, w.now() })
-					w.move(i, i.due())
+					w.Move(i, i.due())
 				}
 			case k < 9:
 				i := all[rng.IntN(len(all))]
-				w.remove(i)
+				w.Remove(i)
 				removed[i] = removed[i] || i.expired.Load() == 0
-				w.move(i, i.due())
+				w.Move(i, i.due())
 			default:
 				all = append(all, w.start(time.Duration(rng.IntN(int(5*time.Hour)))))
 			}
@@ -86,7 +88,7 @@ func TestDeadlinesExpire(t *testing.T) {
 				t.Fatal("a removed entry has expired")
 			case !removed[i] && i.expired.Load() == 0:
 				t.Fatal("an entry never expired")
-			case !removed[i] && (i.expired.Load() < i.due() || i.expired.Load() > max(i.due(), i.shortened)+int64(timeoutGrain)+1):
+			case !removed[i] && (i.expired.Load() < i.due() || i.expired.Load() > max(i.due(), i.shortened)+int64(grain)+1):
 				t.Fatalf("due at %s, expired at %s", time.Duration(i.due()), time.Duration(i.expired.Load()))
 			}
 		}
@@ -97,7 +99,7 @@ func TestDeadlinesExpire(t *testing.T) {
 // The cost of idle entries: few visits.
 func TestDeadlinesAreCheap(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		w := newDeadlines()
+		w := deadlinesFromNow()
 		const n = 50_000
 		all := make([]*timedItem, n)
 		for i := range all {
@@ -108,11 +110,11 @@ func TestDeadlinesAreCheap(t *testing.T) {
 		visits := 0
 		for _, i := range all {
 			visits += i.visits
-			w.remove(i)
+			w.Remove(i)
 		}
 		if most := 60 * n; visits > most { // one a minute
 			t.Errorf("%d visits in an hour for %d entries, more than %d", visits, n, most)
 		}
-		w.close()
+		w.Close()
 	})
 }

@@ -1,4 +1,4 @@
-package proxy
+package loop
 
 import (
 	"encoding/binary"
@@ -16,71 +16,71 @@ import (
 	"github.com/ironvip/ironvip/internal/sockets"
 )
 
-// socket is one side of a TCP connection. Go's poller doesn't have it; a loop does, from loop.add on.
+// Socket is one side of a TCP connection. Go's poller doesn't have it; a loop does, from loop.add on.
 // Its owner guards it: a descriptor that is closed may be that of another socket a moment later.
-type socket struct {
-	fd int // -1: closed
+type Socket struct {
+	FD int // -1: closed
 
-	loop     *eventLoop // nil: it has no events
-	owner    watcher    // guarded by loop.mu
+	loop     *Loop   // nil: it has no events
+	owner    Watcher // guarded by loop.mu
 	slot, id uint32
 	events   uint32 // that the loop reports
 
-	readable, writable bool
-	// careful: a read that returns less than it could may not have emptied the socket, because its end,
+	Readable, Writable bool
+	// Careful: a read that returns less than it could may not have emptied the socket, because its end,
 	// an error or an urgent byte follows
-	careful bool
-	broken  bool // it is closed in both directions, or has an error
+	Careful bool
+	Broken  bool // it is closed in both directions, or has an error
 }
 
-func newSocket(fd int) *socket { return &socket{fd: fd, events: incoming, writable: true} }
+func NewSocket(fd int) *Socket { return &Socket{FD: fd, events: incoming, Writable: true} }
 
-// note takes in events.
-func (s *socket) note(events uint32) {
+// Note takes in events.
+func (s *Socket) Note(events uint32) {
 	const wrong = unix.EPOLLHUP | unix.EPOLLERR
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLPRI|wrong) != 0 {
-		s.readable = true
+		s.Readable = true
 	}
 	if events&(unix.EPOLLOUT|wrong) != 0 {
-		s.writable = true
+		s.Writable = true
 	}
 	if events&(unix.EPOLLRDHUP|unix.EPOLLPRI|wrong) != 0 {
-		s.careful = true
+		s.Careful = true
 	}
 	if events&wrong != 0 {
-		s.broken = true
+		s.Broken = true
 	}
 }
 
-func (s *socket) isOpen() bool { return s.fd >= 0 }
+func (s *Socket) IsOpen() bool { return s.FD >= 0 }
 
-func (s *socket) close() {
-	if s.isOpen() {
+func (s *Socket) Close() {
+	if s.IsOpen() {
 		if s.loop != nil {
 			s.loop.forget(s)
 		}
-		unix.Close(s.fd)
-		s.fd = -1
+		unix.Close(s.FD)
+		s.FD = -1
 	}
 }
 
-// reset closes s so that its peer receives a reset, even if data is unsent.
-func (s *socket) reset() {
-	if s.isOpen() {
-		_ = unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-		s.close()
+// Reset closes s so that its peer receives a reset, even if data is unsent.
+func (s *Socket) Reset() {
+	if s.IsOpen() {
+		_ = unix.SetsockoptLinger(s.FD, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		s.Close()
 	}
 }
 
-// closeWrite ends the direction to the peer.
-func (s *socket) closeWrite() { _ = unix.Shutdown(s.fd, unix.SHUT_WR) }
+// CloseWrite ends the direction to the peer.
+func (s *Socket) CloseWrite() { _ = unix.Shutdown(s.FD, unix.SHUT_WR) }
 
 // state returns the state of the connection in the kernel.
-func (s *socket) state() uint8 {
-	if !s.isOpen() {
+func (s *Socket) state() uint8 {
+	if !s.IsOpen() {
 		return tcpClosed
 	}
-	info, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	info, err := unix.GetsockoptTCPInfo(s.FD, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
 		return tcpClosed
 	}
@@ -93,54 +93,54 @@ const (
 	tcpCloseWait = 8 // TCP_CLOSE_WAIT
 )
 
-// dead reports whether the kernel or this process has closed the connection.
-func (s *socket) dead() bool { return s.state() == tcpClosed }
+// Dead reports whether the kernel or this process has closed the connection.
+func (s *Socket) Dead() bool { return s.state() == tcpClosed }
 
-// isEnded reports whether the peer has ended its direction or reset the connection, even if not
+// IsEnded reports whether the peer has ended its direction or reset the connection, even if not
 // everything before that was read.
-func (s *socket) isEnded() bool {
+func (s *Socket) IsEnded() bool {
 	state := s.state()
 	return state == tcpClosed || state == tcpCloseWait
 }
 
-// unsent returns the number of written bytes that the peer has not acknowledged; 0 if it never will.
-func (s *socket) unsent() int {
-	if !s.isOpen() {
+// Unsent returns the number of written bytes that the peer has not acknowledged; 0 if it never will.
+func (s *Socket) Unsent() int {
+	if !s.IsOpen() {
 		return 0
 	}
-	n, err := unix.IoctlGetInt(s.fd, unix.SIOCOUTQ)
-	if err != nil || n > 0 && s.dead() {
+	n, err := unix.IoctlGetInt(s.FD, unix.SIOCOUTQ)
+	if err != nil || n > 0 && s.Dead() {
 		return 0
 	}
 	return n
 }
 
-// localAddr returns the address that the peer has connected to.
-func (s *socket) localAddr() netip.AddrPort {
-	var name sockaddr
+// LocalAddr returns the address that the peer has connected to.
+func (s *Socket) LocalAddr() netip.AddrPort {
+	var name Sockaddr
 	size := uint32(unsafe.Sizeof(name))
-	if _, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(s.fd), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&size))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(s.FD), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&size))); errno != 0 {
 		return netip.AddrPort{}
 	}
-	return name.addrPort()
+	return name.AddrPort()
 }
 
 // accept returns the next client of a listener, and its address.
-func accept(listener int) (*socket, netip.AddrPort, error) {
-	var name sockaddr
+func accept(listener int) (*Socket, netip.AddrPort, error) {
+	var name Sockaddr
 	size := uint32(unsafe.Sizeof(name))
 	fd, _, errno := unix.Syscall6(unix.SYS_ACCEPT4, uintptr(listener), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&size)), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0, 0)
 	if errno != 0 {
 		return nil, netip.AddrPort{}, errno
 	}
-	return newSocket(int(fd)), name.addrPort(), nil
+	return NewSocket(int(fd)), name.AddrPort(), nil
 }
 
-// sockaddr is the address and port of a peer as the kernel writes it. An address of IPv4 needs less of it. The functions
+// Sockaddr is the address and port of a peer as the kernel writes it. An address of IPv4 needs less of it. The functions
 // of package unix ask the kernel for the protocol of the socket as well.
-type sockaddr struct{ unix.RawSockaddrInet6 }
+type Sockaddr struct{ unix.RawSockaddrInet6 }
 
-func (n *sockaddr) addrPort() netip.AddrPort {
+func (n *Sockaddr) AddrPort() netip.AddrPort {
 	switch n.Family {
 	case unix.AF_INET:
 		four := (*unix.RawSockaddrInet4)(unsafe.Pointer(n))
@@ -175,7 +175,7 @@ func NewSockets() *sockets.Set {
 			if strings.HasPrefix(network, "tcp") {
 				prepare(int(fd))
 			} else {
-				prepareReplies(int(fd))
+				PrepareReplies(int(fd))
 			}
 		})
 		return errors.Join(err, failed)
@@ -200,20 +200,27 @@ func prepare(fd int) {
 	}
 }
 
+// KeepAlive sets the options that connectTo leaves out, while s is open.
+func (s *Socket) KeepAlive() {
+	if s.IsOpen() {
+		prepare(s.FD)
+	}
+}
+
 // replyRoom is the room for replies of UDP that the network hasn't taken yet. Without CAP_NET_ADMIN, the kernel's limit
 // (net.core.wmem_max) is less. The kernel's default is full with a few replies of 32 KiB, and what does not fit is dropped.
 const replyRoom = 4 << 20
 
-// prepareReplies sets the options of a socket through which the sessions of a frontend reply.
-func prepareReplies(fd int) {
+// PrepareReplies sets the options of a socket through which the sessions of a frontend reply.
+func PrepareReplies(fd int) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, replyRoom) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, replyRoom)
 	}
 }
 
-// connectTo starts to connect a socket of a type to an address, and doesn't wait for the answer. A socket of TCP is
+// Connect starts to connect a socket of a type to an address, and doesn't wait for the answer. A socket of TCP is
 // writable when the connection is established.
-func connectTo(to netip.AddrPort, kind int) (*socket, error) {
+func Connect(to netip.AddrPort, kind int) (*Socket, error) {
 	family, at := unix.AF_INET, unix.Sockaddr(nil)
 	if addr := to.Addr().Unmap(); addr.Is4() {
 		at = &unix.SockaddrInet4{Addr: addr.As4(), Port: int(to.Port())}
@@ -224,7 +231,7 @@ func connectTo(to netip.AddrPort, kind int) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	s := newSocket(fd)
+	s := NewSocket(fd)
 	s.events = replies
 	if kind == unix.SOCK_STREAM {
 		s.events = incoming | outgoing
@@ -237,9 +244,9 @@ func connectTo(to netip.AddrPort, kind int) (*socket, error) {
 	return s, nil
 }
 
-// connectError returns why a connect failed, or nil.
-func (s *socket) connectError() error {
-	errno, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+// ConnectError returns why a connect failed, or nil.
+func (s *Socket) ConnectError() error {
+	errno, err := unix.GetsockoptInt(s.FD, unix.SOL_SOCKET, unix.SO_ERROR)
 	switch {
 	case err != nil:
 		return os.NewSyscallError("getsockopt", err)
@@ -249,7 +256,7 @@ func (s *socket) connectError() error {
 	return nil
 }
 
-// dialError returns the error of a connect in the form of the standard library.
-func dialError(to netip.AddrPort, err error) error {
+// DialError returns the error of a connect in the form of the standard library.
+func DialError(to netip.AddrPort, err error) error {
 	return &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(to), Err: err}
 }

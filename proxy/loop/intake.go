@@ -1,4 +1,4 @@
-package proxy
+package loop
 
 import (
 	"errors"
@@ -15,17 +15,17 @@ import (
 	"github.com/ironvip/ironvip/internal/sockets"
 )
 
-// intake takes what arrives at a listening socket: clients of TCP, in every loop, or datagrams, in one. Its methods may
+// Intake takes what arrives at a listening socket: clients of TCP, in every loop, or datagrams, in one. Its methods may
 // be called concurrently.
-type intake struct {
+type Intake struct {
 	socket *sockets.Unpolled // which the intake doesn't close
 	single bool              // one loop takes, so that datagrams keep their order
-	loops  *eventLoops       // nil before start
+	loops  *Loops            // nil before start
 	ended  atomic.Bool
 
-	take   func(*eventLoop) error // takes one client or datagram, or returns EAGAIN without one. It must not block
-	failed func(error)            // called with an error that passes
-	died   func(error)            // called with the last error
+	take   func(*Loop) error // takes one client or datagram, or returns EAGAIN without one. It must not block
+	failed func(error)       // called with an error that passes
+	died   func(error)       // called with the last error
 
 	taking sync.RWMutex // held for reading while something is taken
 
@@ -37,9 +37,9 @@ type intake struct {
 
 // door is the place of the listening socket in one loop, whose goroutine has most and turn.
 type door struct {
-	in     *intake
-	loop   *eventLoop
-	socket *socket
+	in     *Intake
+	loop   *Loop
+	socket *Socket
 	most   int   // to take in a turn
 	turn   int64 // of the loop, at the last event
 }
@@ -47,16 +47,16 @@ type door struct {
 // takenPerTurn bounds what is taken before the loop's connections have their turn.
 const takenPerTurn = 64
 
-func newIntake(of *sockets.Unpolled, failed, died func(error)) *intake {
-	return &intake{socket: of, failed: failed, died: died, pause: newBackoff()}
+func newIntake(of *sockets.Unpolled, failed, died func(error)) *Intake {
+	return &Intake{socket: of, failed: failed, died: died, pause: backoff.Backoff{Lo: 5 * time.Millisecond, Hi: time.Second}}
 }
 
-// newAcceptor returns the intake of a TCP listener. It calls welcome with each client and the loop that has
+// NewAcceptor returns the intake of a TCP listener. It calls welcome with each client and the loop that has
 // accepted it, which must not block.
-func newAcceptor(of *sockets.Unpolled, welcome func(client *socket, peer netip.AddrPort, by *eventLoop), failed, died func(error)) *intake {
+func NewAcceptor(of *sockets.Unpolled, welcome func(client *Socket, peer netip.AddrPort, by *Loop), failed, died func(error)) *Intake {
 	in := newIntake(of, failed, died)
-	in.take = func(loop *eventLoop) (err error) {
-		var client *socket
+	in.take = func(loop *Loop) (err error) {
+		var client *Socket
 		var peer netip.AddrPort
 		if closed := in.socket.Control(func(fd uintptr) { client, peer, err = accept(int(fd)) }); closed != nil {
 			return closed
@@ -73,26 +73,26 @@ func newAcceptor(of *sockets.Unpolled, welcome func(client *socket, peer netip.A
 	return in
 }
 
-// newReceiver returns the intake of an unconnected UDP socket. It calls deliver with each datagram and the loop that has
+// NewReceiver returns the intake of an unconnected UDP socket. It calls deliver with each datagram and the loop that has
 // received it. Deliver must not block, and must not keep the datagram.
-func newReceiver(of *sockets.Unpolled, deliver func(d datagram, by *eventLoop), failed, died func(error)) *intake {
+func NewReceiver(of *sockets.Unpolled, deliver func(d Datagram, by *Loop), failed, died func(error)) *Intake {
 	in := newIntake(of, failed, died)
 	in.single = true
-	in.take = func(loop *eventLoop) (err error) {
-		n, room := 0, loop.room()
-		if closed := in.socket.Control(func(fd uintptr) { n, err = room.receive(int(fd)) }); closed != nil {
+	in.take = func(loop *Loop) (err error) {
+		n, room := 0, loop.Room()
+		if closed := in.socket.Control(func(fd uintptr) { n, err = room.Receive(int(fd)) }); closed != nil {
 			return closed
 		}
 		for i := range n {
-			deliver(datagram{room, i}, loop)
+			deliver(Datagram{room, i}, loop)
 		}
 		return err
 	}
 	return in
 }
 
-// start begins to take what arrives, and what has arrived before.
-func (in *intake) start(loops *eventLoops) error {
+// Start begins to take what arrives, and what has arrived before.
+func (in *Intake) Start(loops *Loops) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.loops = loops
@@ -100,7 +100,7 @@ func (in *intake) start(loops *eventLoops) error {
 }
 
 // open enters the listening socket into loops. The caller holds mu.
-func (in *intake) open() error {
+func (in *Intake) open() error {
 	if in.ended.Load() {
 		return nil
 	}
@@ -109,13 +109,13 @@ func (in *intake) open() error {
 		return err
 	}
 	if in.single {
-		loops = []*eventLoop{in.loops.least()}
+		loops = []*Loop{in.loops.Least()}
 	}
 	for _, loop := range loops {
 		d := &door{in: in, loop: loop, most: 1}
 		if closed := in.socket.Control(func(fd uintptr) {
-			d.socket = &socket{fd: int(fd), events: arrivals}
-			err = loop.add(d.socket, d)
+			d.socket = &Socket{FD: int(fd), events: arrivals}
+			err = loop.Add(d.socket, d)
 		}); closed != nil {
 			err = closed
 		}
@@ -130,7 +130,7 @@ func (in *intake) open() error {
 
 // shut removes the listening socket from the loops. Closing it would not: another process may have it. The caller holds
 // mu.
-func (in *intake) shut() {
+func (in *Intake) shut() {
 	for _, d := range in.doors {
 		d.loop.forget(d.socket) // first, see look
 		_ = in.socket.Control(func(fd uintptr) { _ = unix.EpollCtl(d.loop.fd, unix.EPOLL_CTL_DEL, int(fd), nil) })
@@ -138,11 +138,11 @@ func (in *intake) shut() {
 	in.doors = nil
 }
 
-// ready implements watcher. The first client of a burst is taken alone, which costs one call; if there are more, the
+// Ready implements Watcher. The first client of a burst is taken alone, which costs one call; if there are more, the
 // next turns take more. Datagrams are taken many at a time. Only an event says that a socket of UDP was shut down.
-func (d *door) ready(_ *socket, events uint32) {
+func (d *door) Ready(_ *Socket, events uint32) {
 	if d.in.single && events&unix.EPOLLHUP != 0 {
-		d.in.stop()
+		d.in.Stop()
 		d.in.died(net.ErrClosed)
 		return
 	}
@@ -156,7 +156,7 @@ func (d *door) ready(_ *socket, events uint32) {
 }
 
 // takeUpTo takes what has arrived. More than most is an event of the next turn.
-func (in *intake) takeUpTo(most int, by *eventLoop) {
+func (in *Intake) takeUpTo(most int, by *Loop) {
 	in.taking.RLock()
 	defer in.taking.RUnlock()
 	for range most {
@@ -172,7 +172,7 @@ func (in *intake) takeUpTo(most int, by *eventLoop) {
 			in.rest(err)
 			return
 		default:
-			in.stop()
+			in.Stop()
 			in.died(err)
 			return
 		}
@@ -180,7 +180,7 @@ func (in *intake) takeUpTo(most int, by *eventLoop) {
 }
 
 // rest takes nothing for a while, after an error that passes.
-func (in *intake) rest(err error) {
+func (in *Intake) rest(err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if len(in.doors) == 0 { // another loop had an error as well
@@ -192,7 +192,7 @@ func (in *intake) rest(err error) {
 	time.AfterFunc(in.pause.Next(), in.resume)
 }
 
-func (in *intake) resume() {
+func (in *Intake) resume() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if err := in.open(); err != nil {
@@ -202,7 +202,7 @@ func (in *intake) resume() {
 }
 
 // works makes the next pause short again.
-func (in *intake) works() {
+func (in *Intake) works() {
 	if in.rested.Load() {
 		in.mu.Lock()
 		defer in.mu.Unlock()
@@ -211,17 +211,17 @@ func (in *intake) works() {
 	}
 }
 
-// stop ends the taking. It may be called before start.
-func (in *intake) stop() {
+// Stop ends the taking. It may be called before start.
+func (in *Intake) Stop() {
 	in.ended.Store(true)
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.shut()
 }
 
-// halt is stop, and returns when nothing is taken any more.
-func (in *intake) halt() {
-	in.stop()
+// Halt is stop, and returns when nothing is taken any more.
+func (in *Intake) Halt() {
+	in.Stop()
 	in.taking.Lock()
 	defer in.taking.Unlock()
 }
