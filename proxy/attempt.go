@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/proxy/passive"
 	"github.com/ironvip/ironvip/proxy/pick"
 )
 
@@ -56,7 +57,7 @@ const never = math.MaxInt64
 
 // refusalTime is how long a client that waits doesn't try a backend again that wasn't ejected. It
 // bounds how long the clients behind it wait for a backend that works again.
-const refusalTime = ejectMost
+const refusalTime = passive.EjectMost
 
 // attempt returns the attempt of a client that admit has counted in s. The caller ends it after the
 // client's connection.
@@ -108,7 +109,7 @@ func (a *attempt) next() *endpoint {
 	}
 	claim, addr := b.affinity.claim(a.client.Addr(), func(addr netip.AddrPort) bool {
 		i, ok := b.usable.index(addr)
-		if !ok || slices.Contains(a.tried, i) || b.usable[i].state.Full() || !b.usable[i].outlier.admits(a.f.target.now(), b.relay.ConnectTimeout) {
+		if !ok || slices.Contains(a.tried, i) || b.usable[i].state.Full() || !b.usable[i].passive.Admits(a.f.target.now(), b.relay.ConnectTimeout) {
 			return false
 		}
 		a.tried = append(a.tried, i)
@@ -223,7 +224,7 @@ func (a *attempt) fail(err error) error {
 // remember excludes a backend to which the client could not be connected: if it is ejected, for its
 // backoff. The caller holds mu.
 func (a *attempt) remember(e *endpoint) {
-	until := e.outlier.avoid.Load()
+	until := e.passive.Avoid().Load()
 	if until == 0 {
 		until = a.f.target.now() + int64(refusalTime)
 	}
@@ -234,7 +235,7 @@ func (a *attempt) remember(e *endpoint) {
 func (a *attempt) pick(b *backends) int {
 	now := a.f.target.now()
 	i := b.picker.Pick(a.hash, now, a.tried)
-	for i >= 0 && !b.usable[i].outlier.admits(now, b.relay.ConnectTimeout) { // another client tries it
+	for i >= 0 && !b.usable[i].passive.Admits(now, b.relay.ConnectTimeout) { // another client tries it
 		b.usable[i].state.Open.Add(-1)
 		i = b.picker.Pick(a.hash, now, a.tried)
 	}
@@ -246,7 +247,7 @@ func (a *attempt) pick(b *backends) int {
 	}
 	a.tried = append(a.tried, i)
 	if a.lost != nil {
-		a.lost.outlier.retried()
+		a.lost.passive.Retried()
 		a.lost = nil
 	}
 	return i
@@ -254,7 +255,6 @@ func (a *attempt) pick(b *backends) int {
 
 // works records that the backend serves the client. The client's affinity moves to it.
 func (a *attempt) works(e *endpoint) {
-	e.outlier.connected()
 	if a.claim != nil {
 		a.table.move(a.claim, e.addr)
 	}
@@ -262,7 +262,7 @@ func (a *attempt) works(e *endpoint) {
 
 // failed records that the backend refused the client or did not answer.
 func (a *attempt) failed(e *endpoint, err error) {
-	e.outlier.refused(err)
+	e.passive.Refused(err)
 	a.mu.Lock()
 	a.lost = e
 	a.mu.Unlock()

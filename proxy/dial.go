@@ -125,7 +125,7 @@ func (d *dialing) orLose(do func() (bool, error)) (ok bool, _ error) {
 func (d *dialing) abandon() {
 	d.c.cutOff(d.sock)
 	if _, witness := d.stop(); witness {
-		d.e.outlier.settle()
+		d.e.passive.Settle()
 	}
 	d.e.remove(d)
 	d.e.remove(d.c)
@@ -167,7 +167,7 @@ func (d *dialing) settle(err error) (won bool, _ error) {
 	}
 	timedOut, witness := d.stop()
 	if witness {
-		defer e.outlier.settle()
+		defer e.passive.Settle()
 	}
 	if won {
 		return true, nil
@@ -197,7 +197,7 @@ func (d *dialing) failed(err error) {
 	late := slices.Contains(a.slow, d)
 	a.mu.Unlock()
 	if late {
-		d.e.outlier.refused(err)
+		d.e.passive.Refused(err)
 	} else {
 		a.failed(d.e, err)
 	}
@@ -207,7 +207,7 @@ func (d *dialing) failed(err error) {
 func (d *dialing) start() {
 	a := d.c.attempt
 	b := a.f.backends.Load()
-	delay := max(leastDelay, delayFactor*time.Duration(d.e.outlier.connectTime.Load()))
+	delay := max(leastDelay, delayFactor*d.e.passive.ConnectTime())
 	if b.affinity != nil {
 		delay += resendTime
 	}
@@ -264,7 +264,7 @@ func (d *dialing) overdue() bool {
 		d.cancel()
 		return false
 	}
-	d.witness = d.e.outlier.doubt(d.began, d.rest)
+	d.witness = d.e.passive.Doubt(d.began, d.rest)
 	d.wake(d.rest)
 	d.rest = 0
 	switch {
@@ -290,7 +290,7 @@ func (d *dialing) win() (bool, error) {
 	c, a := d.c, d.c.attempt
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if d.e.outlier.accepted(d.began); a.over {
+	if d.e.passive.Accepted(d.began); a.over {
 		return false, nil
 	}
 	if v := c.f.backends.Load().relay.ProxyProtocol; v != 0 { // a write to a new connection doesn't block
@@ -317,7 +317,7 @@ func (d *dialing) win() (bool, error) {
 	}
 	c.tallies = c.f.tallies(d.e)
 	c.f.connected(c.tallies)
-	c.before = d.e.compare()
+	c.request.Begin(&d.e.passive)
 	a.works(d.e)
 	return true, nil
 }

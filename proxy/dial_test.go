@@ -4,14 +4,12 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,11 +28,9 @@ func patient(f *vip.Frontend) *vip.Frontend {
 	return &g
 }
 
-// doubted reports whether connects to a backend are awaited and it is skipped meanwhile.
+// doubted reports whether a backend whose connects have no answer yet is skipped.
 func (b *bench) doubted(key vip.FrontendKey, addr netip.AddrPort) bool {
-	b.outliers.mu.Lock()
-	defer b.outliers.mu.Unlock()
-	return b.outliers.m[passiveKey(key, addr)].doubted
+	return b.avoid(key, addr) != 0
 }
 
 // A client of a backend that doesn't answer is connected to another one after a short delay, long
@@ -219,7 +215,7 @@ func TestALateBackendThatFailsCountsOnce(t *testing.T) {
 	quick.failed(unix.ECONNREFUSED)
 	next()
 	for i, d := range []*dialing{late, quick} {
-		expect.Equal(t, d.e.outlier.retries.Load(), 1, "how often the client counts for backend %d", i)
+		expect.Equal(t, p.Failures(passiveKey(key, d.e.addr)).Retries, 1, "how often the client counts for backend %d", i)
 	}
 	c.attempt.end()
 }
@@ -261,90 +257,3 @@ func TestCostOfAConnection(t *testing.T) {
 	expect.AtMost(t, testing.AllocsPerRun(100, connect), 12, "allocations")
 	expect.AtMost(t, goroutines, before, "goroutines")
 }
-
-func TestDoubt(t *testing.T) {
-	const rest = 2 * time.Second
-	inSketch(t, func(t *testing.T, s *sketch, w *watched) {
-		x := s.of("a")
-		began := s.now()
-		time.Sleep(leastDelay)
-		must.True(t, x.doubt(began, rest), "no witness")
-		expect.False(t, x.doubt(began, rest), "two witnesses")
-		expect.False(t, x.admits(s.now(), rest), "not skipped")
-		s.expect(t, "")
-		time.Sleep(time.Second)
-		x.settle()
-		expect.True(t, x.admits(s.now(), rest), "still skipped")
-		if kinds, _ := w.kinds(); len(kinds) != 0 || w.rows.Len() != 0 {
-			t.Errorf("reported: %v, %d rows", kinds, w.rows.Len())
-		}
-
-		x.doubt(s.now(), rest)
-		time.Sleep(rest)
-		x.refused(refusedErr)
-		x.settle()
-		s.expect(t, "a")
-		expect.Equal(t, s.fronts[0].backends.Load().skipped(), 1, "skipped")
-		x.connected()
-		s.expect(t, "")
-
-		began = s.now()
-		time.Sleep(time.Millisecond)
-		x.accepted(began)
-		expect.False(t, x.doubt(began, rest), "doubted, although it answers")
-	}, []string{"a", "b"})
-}
-
-// At most half of the backends are skipped, whatever happens in whatever order.
-func TestDoubtsAndEjectionsAreCounted(t *testing.T) {
-	for seed := range uint64(50) {
-		inSketch(t, func(t *testing.T, s *sketch, _ *watched) {
-			r := rand.New(rand.NewPCG(seed, 1))
-			names := []string{"a", "b", "c", "d", "e"}
-			for step := range 300 {
-				x := s.of(names[r.IntN(len(names))])
-				switch r.IntN(9) {
-				case 0:
-					x.doubt(s.now(), time.Second)
-				case 1:
-					x.settle()
-				case 2:
-					x.refused(refusedErr)
-				case 3:
-					x.reset()
-				case 4:
-					x.accepted(s.now())
-				case 5:
-					x.answered()
-				case 6:
-					x.admits(s.now(), time.Second)
-				case 7:
-					time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)
-				case 8:
-					f := frontendOf(0, names...)
-					for _, name := range names {
-						if r.IntN(4) == 0 {
-							f = weigh(f, at(name), 0)
-						}
-					}
-					s.fronts[0].choose(f)
-				}
-				synctest.Wait()
-				b, n := s.fronts[0].backends.Load(), 0
-				for _, e := range b.all {
-					o := e.outlier
-					if skipped := o.ejected || o.doubted; skipped != (o.avoid.Load() != 0) || o.ejected && o.doubted {
-						t.Fatalf("seed %d, step %d: ejected %v, doubted %v, avoid %d", seed, step, o.ejected, o.doubted, o.avoid.Load())
-					} else if skipped && b.usable.of(e.addr) != nil {
-						n++
-					}
-				}
-				if 2*n > len(b.usable) {
-					t.Fatalf("seed %d, step %d: %d of %d are skipped", seed, step, n, len(b.usable))
-				}
-			}
-		}, names5)
-	}
-}
-
-var names5 = []string{"a", "b", "c", "d", "e"}

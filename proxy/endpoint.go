@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/ironvip/ironvip/proxy/passive"
 	"github.com/ironvip/ironvip/proxy/pick"
 )
 
@@ -35,11 +36,7 @@ type endpoint struct {
 	state pick.State
 	tally tally
 
-	answers answers
-	streak  streak // guarded by outliers.mu
-
-	frontend *frontend
-	outlier  *outlier
+	passive passive.Member
 
 	gone  bool              // guarded by mu, as the next field
 	links map[link]struct{} // nil before the first one
@@ -102,7 +99,7 @@ func (e *endpoint) remove(l link) {
 // close ends all links immediately and accepts no new ones.
 func (e *endpoint) close() {
 	e.of.forget(e.addr)
-	e.frontend.target.outliers.part(e)
+	e.passive.Leave()
 	e.mu.Lock()
 	e.gone = true
 	links := e.links

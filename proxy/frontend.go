@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ironvip/ironvip/proxy/passive"
 	"github.com/ironvip/ironvip/proxy/pick"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -41,8 +42,7 @@ type frontend struct {
 	turn     atomic.Uint64
 	backends atomic.Pointer[backends]
 	tally    tally
-	answers  answers
-	pace     pace
+	passive  passive.Frontend
 }
 
 // backends is the set from which a frontend chooses. It is immutable; an update replaces it.
@@ -99,16 +99,22 @@ func (f *frontend) choose(spec *vip.Frontend) {
 		f.target.services.report(b.service)
 	}
 	candidates := make([]pick.Backend, 0, len(spec.Backends))
+	members := make([]*passive.Member, 0, len(spec.Backends))
 	for _, e := range spec.Backends {
 		end := old.all.of(e.Addr)
-		if end == nil {
+		switch {
+		case end == nil:
 			end = b.service.newEndpoint(e.Addr)
-			f.target.outliers.join(end, f, b.service.key)
+			f.target.passive.Join(&end.passive, vip.PassiveKey{Service: b.service.key, Protocol: f.key.Protocol, Addr: e.Addr}, &f.passive, b.service.passive)
+			end.state.Avoid = end.passive.Avoid()
+		case e.Weight > 0 && old.usable.of(e.Addr) == nil:
+			end.passive.Readmit()
 		}
 		end.state.Most.Store(int64(e.MaxConnections))
 		b.all = append(b.all, end)
 		if e.Weight > 0 {
 			b.usable = append(b.usable, end)
+			members = append(members, &end.passive)
 			candidates = append(candidates, pick.Backend{Addr: e.Addr, Weight: uint32(e.Weight), State: &end.state})
 		}
 	}
@@ -127,7 +133,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	}
 	f.spec = spec
 	f.backends.Store(b)
-	f.target.outliers.follow(old, b)
+	f.target.passive.Use(&f.passive, members)
 	b.service.wake() // a limit may be higher
 
 	if old.service != nil && old.service != b.service {

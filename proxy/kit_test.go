@@ -53,7 +53,7 @@ func newTarget(t testing.TB, opts Options) *bench {
 		expect.Equal(t, target.capacity.sessions.Load(), 0, "sessions counted as open after Close")
 		expect.Equal(t, target.capacity.used.Load(), 0, "descriptors counted as used after Close")
 		expect.Equal(t, len(target.services.m)+len(target.services.reported), 0, "services left after Close")
-		expect.Equal(t, len(target.outliers.failing), 0, "backends with failures left after Close")
+		expect.Empty(t, target.passive.Failures(), "backends with failures left after Close")
 		target.busy.Range(func(f, _ any) bool {
 			t.Errorf("a frontend with traffic left after Close: %v", f.(*frontend).key)
 			return true
@@ -76,7 +76,7 @@ func (b *bench) Stats() stats {
 	s := stats{Listeners: len(b.Keys()), Connections: b.capacity.connections.Load(), Sessions: b.capacity.sessions.Load(),
 		Unserved: b.refused.count(noBackend, unreachable), Strangers: b.refused.count(outsideRanges),
 		OverLimit: b.refused.count(overCapacity, overReserve, noDescriptor, serviceFull, backendsFull, queueFull, queueTimeout)}
-	for _, f := range b.outliers.failures() {
+	for _, f := range b.passive.Failures() {
 		s.Failures += f.Connects
 	}
 	return s

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/logwriter"
+	"github.com/ironvip/ironvip/proxy/passive"
 	"github.com/ironvip/ironvip/proxy/pick"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -227,12 +228,12 @@ func TestPanicAfterTheDelay(t *testing.T) {
 	p := newTarget(t, Options{})
 	var faults atomic.Int32
 	faults.Store(1)
-	p.outliers.now = func() int64 {
-		if strings.Contains(string(debug.Stack()), ".doubt(") && faults.Add(-1) == 0 {
+	p.passive = passive.New(func() int64 {
+		if strings.Contains(string(debug.Stack()), ".Doubt(") && faults.Add(-1) == 0 {
 			panic("a fault")
 		}
 		return p.Target.now()
-	}
+	})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	late := newSilent(t, "127.0.0.1")
 	p.must(patient(onVIP(key, vip.RoundRobin, late.addr, tcpBackend(t, "127.0.0.1", named("a")))))

@@ -145,7 +145,7 @@ func (a *attempt) opening(now int64) int64 {
 	first := int64(never)
 	for _, e := range b.usable {
 		if !e.state.Full() {
-			first = min(first, max(e.outlier.avoid.Load(), a.refusedUntil(e)))
+			first = min(first, max(e.passive.Avoid().Load(), a.refusedUntil(e)))
 		}
 	}
 	if first > now && !a.awaits(b, now) {

@@ -117,7 +117,7 @@ func (c *connection) ends(d, back *direction, readErr, writeErr error) {
 	d.readErr, d.writeErr = readErr, writeErr
 	d.release(c.f.target.pipes)
 	if d == &c.up && writeErr == nil && (readErr == nil || loop.IsReset(readErr)) {
-		c.givesUp()
+		c.request.GiveUp(&c.endpoint.passive)
 	}
 	switch {
 	case readErr == nil && writeErr == nil && (back.finished.Load() || !d.src.Broken && back.writeErr == nil || !d.src.Dead()):
@@ -248,12 +248,12 @@ func (c *connection) finish() {
 // its direction first may be the cause of a reset.
 func (c *connection) judge() {
 	switch {
-	case c.answered.Load():
+	case c.request.IsAnswered():
 	case (loop.IsReset(c.down.readErr) || loop.IsReset(c.up.writeErr)) && !c.up.finished.Load():
-		c.endpoint.outlier.reset()
+		c.endpoint.passive.Reset()
 	case c.down.finished.Load():
-		c.endpoint.outlier.closed()
+		c.endpoint.passive.Closed()
 	case c.up.finished.Load():
-		c.givesUp()
+		c.request.GiveUp(&c.endpoint.passive)
 	}
 }

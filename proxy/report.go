@@ -70,10 +70,10 @@ type ServiceReport struct {
 	Full bool
 }
 
-// Report returns the state. It costs O(services with limits or refused clients, and backends with failed connections).
+// Report returns the state. It costs O(services with limits or refused clients, and backends).
 func (t *Target) Report() Report {
 	r := Report{Capacity: t.Capacity(), Refusals: t.list(&t.refused, true),
-		Services: make(map[vip.ServiceKey]ServiceReport), Failures: t.outliers.failures()}
+		Services: make(map[vip.ServiceKey]ServiceReport), Failures: t.passive.Failures()}
 	t.services.mu.Lock()
 	defer t.services.mu.Unlock()
 	for s := range t.services.reported {
@@ -83,17 +83,6 @@ func (t *Target) Report() Report {
 		}
 	}
 	return r
-}
-
-// failures returns what was counted of each address of a service since the service has it.
-func (o *outliers) failures() map[vip.PassiveKey]reconcile.Failures {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	out := make(map[vip.PassiveKey]reconcile.Failures, len(o.failing))
-	for x := range o.failing {
-		out[x.key] = reconcile.Failures{Last: x.failed, Reason: x.failure, Connects: x.connectFailures.Load(), Resets: x.earlyResets.Load(), Unanswered: x.unanswered.Load(), Retries: x.retries.Load(), Ejections: x.ejections.Load()}
-	}
-	return out
 }
 
 // Len returns the number of frontends.

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ironvip/ironvip/proxy/passive"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -21,7 +22,7 @@ type service struct {
 	refused refusals
 	noted   atomic.Bool // in services.reported
 	log     throttle
-	told    time.Time // when its last ejections were reported; guarded by outliers.mu
+	passive *passive.Service
 
 	mu    sync.Mutex
 	loads map[netip.AddrPort]*load
@@ -60,6 +61,7 @@ func (t *Target) join(key vip.ServiceKey, r *vip.ProxySettings) *service {
 	if s == nil {
 		s = &service{key: key, loads: make(map[netip.AddrPort]*load)}
 		s.relay.Store(r)
+		s.passive = passive.NewService(s.wake)
 		t.services.m[key] = s
 		t.capacity.tenants.Store(int64(len(t.services.m)))
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy/loop"
+	"github.com/ironvip/ironvip/proxy/passive"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -99,7 +100,7 @@ type Target struct {
 	dials       *loop.Deadlines // of connects
 	capacity    capacity
 	services    services
-	outliers    *outliers
+	passive     *passive.Table
 	refused     refusals
 	errorLog    throttle
 	headerLog   throttle
@@ -107,7 +108,7 @@ type Target struct {
 	about       Entrance
 	unreachable error          // why no client can reach this process; see enter
 	background  sync.WaitGroup // tasks of Drain
-	reporter    sync.WaitGroup // of the outliers
+	reporter    sync.WaitGroup // of passive health
 	stop        func()         // ends it
 
 	listening atomic.Int64 // descriptors of listeners
@@ -146,13 +147,13 @@ func New(opts Options) *Target {
 	ctx, stop := context.WithCancel(context.Background())
 	t.stop = stop
 	t.timeouts, t.dials = loop.NewDeadlines(t.now, timeoutGrain), loop.NewDeadlines(t.now, dialGrain)
-	t.outliers = newOutliers(t.now)
+	t.passive = passive.New(t.now)
 	t.capacity.most.Store(int64(opts.Files))
 	if opts.Succeeds {
 		t.loops.Hold()
 	}
 	t.enter()
-	t.reporter.Go(func() { t.reportOutliers(ctx) })
+	t.reporter.Go(func() { t.passive.Run(ctx, passive.Sink{Rows: opts.Passive, Event: opts.Report, Log: t.log}) })
 	return t
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/proxy/loop"
+	"github.com/ironvip/ironvip/proxy/passive"
 )
 
 // tcpListener accepts a frontend's TCP clients. It stays open without a usable backend and resets
@@ -193,7 +194,7 @@ type connection struct {
 	endpoint *endpoint
 	tallies  tallies
 	activity
-	request
+	request passive.Request
 
 	io             sync.Mutex   // guards the next ones. Locks of attempts are taken before it
 	client, server *loop.Socket // server is nil until it is connected
@@ -219,11 +220,11 @@ func (c *connection) become(server *loop.Socket, e *endpoint) {
 
 // in and out count bytes passed on to the backend and to the client.
 func (c *connection) in(bytes int) {
-	c.asks(c.used())
+	c.request.Ask(c.used())
 	c.tallies.in(bytes)
 }
 
 func (c *connection) out(bytes int) {
-	c.getsAnswer(c.used())
+	c.request.Answer(&c.endpoint.passive, c.used())
 	c.tallies.out(bytes)
 }

@@ -298,6 +298,9 @@ func tcpPair(t testing.TB) (a, b *net.TCPConn) {
 	return x.(*net.TCPConn), y.(*net.TCPConn)
 }
 
+// ejectFirst is how long a backend is skipped that was not ejected before.
+const ejectFirst = 500 * time.Millisecond
+
 func TestTCPRefusingBackendIsRetriedElsewhereAndPassedOver(t *testing.T) {
 	for _, s := range []vip.Scheduler{vip.RoundRobin, vip.WeightedRoundRobin, vip.LeastConnection, vip.WeightedLeastConnection, vip.SourceHash, vip.MaglevHash} {
 		t.Run(s.String(), func(t *testing.T) {

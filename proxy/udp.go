@@ -437,7 +437,7 @@ func (s *session) Ready(*loop.Socket, uint32) {
 		s.attempt.mu.Lock() // the session may end meanwhile
 		s.attempt.works(s.endpoint)
 		s.attempt.mu.Unlock()
-		s.endpoint.outlier.answered()
+		s.endpoint.passive.Answered()
 	}
 	s.used.Store(s.listener.f.target.now())
 	_ = s.front.Control(func(fd uintptr) { s.tallies.out(room.SendTo(int(fd), n, &s.client.name)) }) // closed: the session ends

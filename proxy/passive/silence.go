@@ -1,4 +1,4 @@
-package proxy
+package passive
 
 import (
 	"math"
@@ -28,7 +28,7 @@ const (
 	mostChance  = 1e-3
 )
 
-// answers counts the connections of a frontend, or of one of its endpoints, in which the client has
+// answers counts the connections of a frontend, or of one of its members, in which the client has
 // sent something.
 type answers struct {
 	given   atomic.Uint64 // those with a byte of the backend
@@ -37,11 +37,11 @@ type answers struct {
 
 // pace is how fast the first bytes of a frontend's backends come.
 type pace struct {
-	last atomic.Int64 // when one came, by Target.now
+	last atomic.Int64 // when one came, by Table.now
 	mean atomic.Int64 // how long the last few took
 }
 
-// compared is what was counted of an endpoint and of the others of its frontend.
+// compared is what was counted of a member and of the others of its frontend.
 type compared struct {
 	own            uint64 // answers
 	given, missing int64  // of the others
@@ -49,17 +49,17 @@ type compared struct {
 
 // compare returns the counts of now. Connections that are counted meanwhile may be missing: each is
 // added to the frontend first.
-func (e *endpoint) compare() compared {
-	own, all := &e.answers, &e.frontend.answers
+func (m *Member) compare() compared {
+	own, all := &m.answers, &m.frontend.answers
 	given, missing := own.given.Load(), own.missing.Load()
 	return compared{given, int64(all.given.Load() - given), int64(all.missing.Load() - missing)}
 }
 
-// streak is the connections of an endpoint in a row that were given up without an answer.
+// streak is the connections of a member in a row that were given up without an answer.
 type streak struct {
 	n           int
 	began       compared // at the begin of the first one
-	first, last int64    // when the first one asked, and when the last one was given up, by Target.now
+	first, last int64    // when the first one asked, and when the last one was given up, by Table.now
 }
 
 // chance returns the chance that may decide now.
@@ -88,9 +88,10 @@ func logChoose(n, k float64) float64 {
 	return a - b - c
 }
 
-// request is what a connection knows about its first bytes.
-type request struct {
-	asked    atomic.Int64 // when the client's bytes were last passed on, by Target.now; 0: none were
+// Request is what a connection knows about its first bytes. One goroutine at a time calls its methods, except Ask and
+// IsAnswered, which may be called concurrently.
+type Request struct {
+	asked    atomic.Int64 // when the client's bytes were last passed on, by Table.now; 0: none were
 	answered atomic.Bool  // by the backend, with at least a byte
 	late     atomic.Bool  // the client had given up before
 	before   compared     // when the connection began
@@ -98,23 +99,29 @@ type request struct {
 	evidence bool         // taken as evidence; at most once
 }
 
-// asks takes in that bytes of the client were passed on.
-func (c *connection) asks(now int64) { c.asked.Store(now) }
+// Begin takes in that the connection to m has begun.
+func (r *Request) Begin(m *Member) { r.before = m.compare() }
 
-// getsAnswer takes in that bytes of the backend were passed on. An answer to the end of the client,
+// Ask takes in that bytes of the client were passed on.
+func (r *Request) Ask(now int64) { r.asked.Store(now) }
+
+// IsAnswered reports whether the backend has sent at least a byte.
+func (r *Request) IsAnswered() bool { return r.answered.Load() }
+
+// Answer takes in that bytes of the backend m were passed on. An answer to the end of the client,
 // such as an error because the client is gone, is none.
-func (c *connection) getsAnswer(now int64) {
-	if c.answered.Load() {
+func (r *Request) Answer(m *Member, now int64) {
+	if r.answered.Load() {
 		return
 	}
-	c.answered.Store(true)
-	if c.late.Load() {
+	r.answered.Store(true)
+	if r.late.Load() {
 		return
 	}
-	if asked := c.asked.Load(); asked != 0 {
-		c.f.answers.given.Add(1)
-		c.endpoint.answers.given.Add(1)
-		pace := &c.f.pace
+	if asked := r.asked.Load(); asked != 0 {
+		m.frontend.answers.given.Add(1)
+		m.answers.given.Add(1)
+		pace := &m.frontend.pace
 		pace.last.Store(now)
 		took, mean := now-asked, pace.mean.Load()
 		if mean != 0 {
@@ -122,49 +129,48 @@ func (c *connection) getsAnswer(now int64) {
 		}
 		pace.mean.Store(took) // a simultaneous one may be lost
 	}
-	c.endpoint.outlier.answered()
+	m.Answered()
 }
 
-// givesUp takes in that the client has ended its direction, or the connection, without an answer. The
+// GiveUp takes in that the client has ended its direction, or the connection, without an answer of m. The
 // backend is suspect if it has answered nobody since the connection began, and others have answered
 // in the second half of the time for which the client has waited. Otherwise all of them may be slow,
 // for example because of a database that they share. Where nobody else asked meanwhile, this can't be
 // told of one client, but of a streak of clients one after the other.
-func (c *connection) givesUp() {
-	asked := c.asked.Load()
-	if asked == 0 || c.answered.Load() || c.evidence {
+func (r *Request) GiveUp(m *Member) {
+	asked := r.asked.Load()
+	if asked == 0 || r.answered.Load() || r.evidence {
 		return
 	}
-	e, all, pace := c.endpoint, &c.f.answers, &c.f.pace
-	if !c.missing {
-		c.missing = true
+	all, pace := &m.frontend.answers, &m.frontend.pace
+	if !r.missing {
+		r.missing = true
 		all.missing.Add(1)
-		e.answers.missing.Add(1)
+		m.answers.missing.Add(1)
 	}
-	now := c.f.target.now()
+	now := m.table.now()
 	waited := now - asked
 	if waited < max(int64(leastWait), waitFactor*pace.mean.Load()) {
 		return
 	}
-	c.late.Store(true)
-	if e.answers.given.Load() == c.before.own {
-		c.evidence = e.unanswered(c.before, asked, now, pace.last.Load() >= now-waited/2)
+	r.late.Store(true)
+	if m.answers.given.Load() == r.before.own {
+		r.evidence = m.gaveUp(r.before, asked, now, pace.last.Load() >= now-waited/2)
 	}
 }
 
-// unanswered takes in a connection that was given up now, and ejects the backend if that is no chance.
+// gaveUp takes in a connection that was given up now, and ejects the backend if that is no chance.
 // Before is what was counted when the connection began, and asked when its client did. It reports whether
 // the connection is evidence: others were answered meanwhile, or it came after the last one of the streak.
-func (e *endpoint) unanswered(before compared, asked, now int64, others bool) bool {
-	x, counts := e.outlier, e.compare()
-	x.in.mu.Lock()
-	defer x.in.mu.Unlock()
-	s := &e.streak
+func (m *Member) gaveUp(before compared, asked, now int64, others bool) bool {
+	x, counts := m.Backend, m.compare()
+	x.table.mu.Lock()
+	defer x.table.mu.Unlock()
+	s := &m.streak
 	if !others && s.n > 0 && asked < s.last {
 		return false
 	}
 	x.unanswered.Add(1)
-	x.noteFailure()
 	if s.n++; s.n == 1 {
 		s.began, s.first = before, asked
 	}

@@ -1,8 +1,9 @@
-package proxy
+package passive
 
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -22,33 +24,39 @@ const (
 	maxListed  = 5 // backends that an event lists
 )
 
-// reportOutliers writes the rows, events and log lines of changed backends until ctx ends, and then deletes the
+// Sink is where a Table is reported.
+type Sink struct {
+	Rows  *table.Table[vip.PassiveKey, vip.PassiveHealth] // the Table is its only writer; nil: none
+	Event func(event.Event)                               // nil: none
+	Log   *slog.Logger
+}
+
+// Run writes the rows, events and log lines of changed backends until ctx ends, and then deletes the
 // rows. It also ends ejections that no client has tried to end.
-func (t *Target) reportOutliers(ctx context.Context) {
-	o := t.outliers
-	if t.opts.Passive != nil {
+func (t *Table) Run(ctx context.Context, to Sink) {
+	if to.Rows != nil {
 		defer func() {
-			for key := range t.opts.Passive.All() {
-				t.opts.Passive.Delete(key)
+			for key := range to.Rows.All() {
+				to.Rows.Delete(key)
 			}
 		}()
 	}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		put, remove, ejected, readmitted := o.collect(time.Now())
-		if t.opts.Passive != nil {
-			t.opts.Passive.SetAll(put)
+		put, remove, ejected, readmitted := t.collect(time.Now())
+		if to.Rows != nil {
+			to.Rows.SetAll(put)
 			for _, key := range remove {
-				t.opts.Passive.Delete(key)
+				to.Rows.Delete(key)
 			}
 		}
-		t.reportServices("backend_ejected", "connections of clients failed: ", ejected)
-		t.reportServices("backend_readmitted", "clients are sent there again: ", readmitted)
-		timer.Reset(o.nextReport(time.Now()))
+		to.report("backend_ejected", "connections of clients failed: ", ejected)
+		to.report("backend_readmitted", "clients are sent there again: ", readmitted)
+		timer.Reset(t.nextReport(time.Now()))
 		select {
 		case <-ctx.Done():
-		case <-o.wake:
+		case <-t.wake:
 			backoff.Sleep(ctx, reportPause) // others fail at the same time
 		case <-timer.C:
 		}
@@ -56,15 +64,15 @@ func (t *Target) reportOutliers(ctx context.Context) {
 }
 
 // nextReport returns how long nothing happens without a change.
-func (o *outliers) nextReport(now time.Time) time.Duration {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (t *Table) nextReport(now time.Time) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	next := now.Add(time.Hour)
-	if _, at, ok := o.ended.First(); ok {
+	if _, at, ok := t.ended.First(); ok {
 		next = at
 	}
-	for key := range o.changed { // those of services with a recent event
-		if x := o.m[key]; x != nil && x.service().told.Add(eventPause).Before(next) {
+	for key := range t.changed { // those of services with a recent event
+		if x := t.backends[key]; x != nil && x.service().told.Add(eventPause).Before(next) {
 			next = x.service().told.Add(eventPause)
 		}
 	}
@@ -73,25 +81,25 @@ func (o *outliers) nextReport(now time.Time) time.Duration {
 
 // collect takes the rows that changed and the ejections that began and ended, by service. Backends of services
 // with a recent event stay among the changed ones.
-func (o *outliers) collect(now time.Time) (put []vip.PassiveHealth, remove []vip.PassiveKey, ejected, readmitted map[vip.ServiceKey][]change) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for key := range o.ended.Due(now) {
-		o.ended.Drop(key)
-		if x := o.m[key]; x != nil {
+func (t *Table) collect(now time.Time) (put []vip.PassiveHealth, remove []vip.PassiveKey, ejected, readmitted map[vip.ServiceKey][]change) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key := range t.ended.Due(now) {
+		t.ended.Drop(key)
+		if x := t.backends[key]; x != nil {
 			x.readmit()
 		}
 	}
 	ejected, readmitted = make(map[vip.ServiceKey][]change), make(map[vip.ServiceKey][]change)
-	for key := range o.changed {
-		if row, ok := o.row(key); ok {
-			put = append(put, row)
+	for key := range t.changed {
+		x := t.backends[key]
+		if x != nil && x.since != 0 {
+			put = append(put, x.row())
 		} else {
 			remove = append(remove, key)
 		}
-		x := o.m[key]
 		if x == nil || x.ejected == x.reported {
-			delete(o.changed, key)
+			delete(t.changed, key)
 			continue
 		}
 		s := x.service()
@@ -99,7 +107,7 @@ func (o *outliers) collect(now time.Time) (put []vip.PassiveHealth, remove []vip
 			continue
 		}
 		s.told = now
-		delete(o.changed, key)
+		delete(t.changed, key)
 		if x.reported = x.ejected; x.ejected {
 			ejected[key.Service] = append(ejected[key.Service], change{key.Addr.String(), ": " + x.reason})
 		} else {
@@ -114,8 +122,8 @@ type change struct{ addr, why string }
 
 func (c change) String() string { return c.addr + c.why }
 
-// reportServices adds events of one kind.
-func (t *Target) reportServices(kind, why string, of map[vip.ServiceKey][]change) {
+// report adds events of one kind.
+func (to Sink) report(kind, why string, of map[vip.ServiceKey][]change) {
 	for _, service := range slices.SortedFunc(maps.Keys(of), vip.ServiceKey.Compare) {
 		list := of[service]
 		slices.SortFunc(list, func(a, b change) int { return strings.Compare(a.addr, b.addr) })
@@ -126,9 +134,18 @@ func (t *Target) reportServices(kind, why string, of map[vip.ServiceKey][]change
 		if more := len(list) - maxListed; more > 0 {
 			message += fmt.Sprintf("; and %d more", more)
 		}
-		if t.opts.Report != nil {
-			t.opts.Report(event.Event{Kind: kind, Service: service.String(), Object: object, Message: why + message})
+		if to.Event != nil {
+			to.Event(event.Event{Kind: kind, Service: service.String(), Object: object, Message: why + message})
 		}
-		t.log.Warn(strings.ReplaceAll(kind, "_", " "), "service", service.String(), "backends", message)
+		to.Log.Warn(strings.ReplaceAll(kind, "_", " "), "service", service.String(), "backends", message)
 	}
+}
+
+// row returns the row of a backend of which something is known. The caller holds mu.
+func (x *Backend) row() vip.PassiveHealth {
+	row := vip.PassiveHealth{PassiveKey: x.key, Health: vip.Healthy, Since: x.since}
+	if x.ejected {
+		row.Health, row.Until, row.Reason = vip.Ejected, x.until, x.reason
+	}
+	return row
 }
