@@ -12,7 +12,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -268,8 +268,8 @@ func TestLastError(t *testing.T) {
 			w.health.Set(vip.BackendHealth{Backend: b.Key(serviceNo(1)), Checks: tc.checks})
 		}
 		d := w.deps()
-		d.Proxy = func() *proxy.Report {
-			return &proxy.Report{Failures: map[vip.PassiveKey]reconcile.Failures{passiveKey(serviceNo(1)): tc.connection}}
+		d.Proxy = func() *balance.Report {
+			return &balance.Report{Failures: map[vip.PassiveKey]reconcile.Failures{passiveKey(serviceNo(1)): tc.connection}}
 		}
 		d.LastFailure = func(*vip.Service, *vip.Backend) (vip.Instant, string) { return tc.probed, tc.probe }
 		row, _ := New(d).service(serviceNo(1))

@@ -20,7 +20,7 @@ import (
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/pipeline/overrides"
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
@@ -108,7 +108,7 @@ type Deps struct {
 	Statistics     reconcile.Statistics // the dataplane's counters
 	// Proxy has the clients that the userspace proxy refused, and the failed connections of backends. Its result is empty while
 	// another dataplane serves, which does not see them.
-	Proxy            func() *proxy.Report
+	Proxy            func() *balance.Report
 	Connections      reconcile.Connections                       // counts the connections of backends
 	ConnectionLister reconcile.ConnectionLister                  // lists single connections
 	Diff             func(context.Context) ([]Difference, error) // reads the dataplane

@@ -8,7 +8,7 @@ import (
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -19,8 +19,8 @@ func TestHealthMetrics(t *testing.T) {
 	w.healthy(2)
 	w.health.Set(vip.BackendHealth{Backend: oneBackend.Key(serviceNo(2)), Checks: []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: vip.Unhealthy}}})
 	d := w.deps()
-	d.Proxy = func() *proxy.Report {
-		return &proxy.Report{Failures: map[vip.PassiveKey]reconcile.Failures{passiveKey(serviceNo(2)): {Connects: 9, Resets: 8, Unanswered: 5, Retries: 7, Ejections: 6}}}
+	d.Proxy = func() *balance.Report {
+		return &balance.Report{Failures: map[vip.PassiveKey]reconcile.Failures{passiveKey(serviceNo(2)): {Connects: 9, Resets: 8, Unanswered: 5, Retries: 7, Ejections: 6}}}
 	}
 	durations := probe.NewDurations()
 	for _, took := range []time.Duration{time.Millisecond, time.Second, 2 * time.Minute} {

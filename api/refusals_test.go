@@ -11,7 +11,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -20,9 +20,9 @@ func TestRefusedClients(t *testing.T) {
 	at := time.Date(2026, 11, 8, 12, 1, 7, 0, time.UTC)
 	refused := []reconcile.Refusal{{Reason: "reserve", Meaning: "the rest is reserved", Count: 3, Last: at}, {Reason: "unreachable", Meaning: "no backend answered", Count: 1, Last: at}}
 	r := newRig(t, func(d *Deps) {
-		d.Proxy = func() *proxy.Report {
-			return &proxy.Report{Refusals: append([]reconcile.Refusal{{Reason: "capacity"}}, refused...),
-				Services: map[vip.ServiceKey]proxy.ServiceReport{{Namespace: "default", Name: "web"}: {Refusals: refused, Waiting: 2, Most: 50, Full: true}}}
+		d.Proxy = func() *balance.Report {
+			return &balance.Report{Refusals: append([]reconcile.Refusal{{Reason: "capacity"}}, refused...),
+				Services: map[vip.ServiceKey]balance.ServiceReport{{Namespace: "default", Name: "web"}: {Refusals: refused, Waiting: 2, Most: 50, Full: true}}}
 		}
 	})
 	decode[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"}],"max_connections":50}`, "Prefer: wait=60")

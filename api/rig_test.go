@@ -39,7 +39,7 @@ import (
 	"github.com/ironvip/ironvip/pipeline/overrides"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
-	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -150,7 +150,7 @@ func idle(tables pipeline.Tables) Deps {
 		Events: event.NewLog(200, time.Now), Pools: func() []ipam.PoolStatus { return []ipam.PoolStatus{{Pool: ipam.Pool{Name: "lan"}, Size: 10, Free: 10}} },
 		Stats:     func() reconcile.Stats { return reconcile.Stats{Synced: true, Wanted: tables.Frontends.Len()} },
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy"} },
-		Proxy:     func() *proxy.Report { return &proxy.Report{} }, Statistics: &reconciletest.Statistics{},
+		Proxy:     func() *balance.Report { return &balance.Report{} }, Statistics: &reconciletest.Statistics{},
 		BackendMetrics: func() []string { return nil },
 		Config: Config{
 			Check: func() v1.Check { return v1.Check{Name: "config", Level: v1.LevelOK} }, Validate: noProblems,

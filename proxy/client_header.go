@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/proxy/proxyproto"
 )
 
@@ -19,7 +20,7 @@ import (
 // one of the balancers that the service accepts it from. It costs O(balancers).
 func (f *frontend) announced(peer netip.Addr) bool {
 	peer = peer.Unmap()
-	return slices.ContainsFunc(f.backends.Load().relay.AcceptProxyFrom, func(p netip.Prefix) bool { return p.Contains(peer) })
+	return slices.ContainsFunc(f.Settings().AcceptProxyFrom, func(p netip.Prefix) bool { return p.Contains(peer) })
 }
 
 // readHeader reads the PROXY header of a client, and goes on with connect. The client and the address
@@ -30,15 +31,15 @@ func (c *connection) readHeader() step {
 	f, a := c.f, c.attempt
 	switch h, err := c.header(); {
 	case err != nil:
-		f.headerFailed(c.owner, a.client, err)
-		c.abort()
+		f.headerFailed(c.owner, a.Client, err)
+		c.Abort()
 		return over
 	case h.Known():
-		a.client, a.to = h.Source, h.Destination
+		a.Client, c.to = h.Source, h.Destination
 	}
-	if !f.accepts(f.backends.Load().sources, a.client.Addr()) {
-		f.target.refuse(c.owner, outsideRanges)
-		c.abort()
+	if !f.Accepts(a.Client.Addr()) {
+		f.target.balance.Refuse(c.owner, balance.OutsideRanges)
+		c.Abort()
 		return over
 	}
 	return c.connect()
@@ -56,7 +57,7 @@ func (c *connection) header() (proxyproto.Header, error) {
 	if err := client.SetReadDeadline(time.Now().Add(c.f.target.opts.HeaderTimeout)); err != nil {
 		return proxyproto.Header{}, err
 	}
-	stop := context.AfterFunc(c.f.life, func() { client.Close() })
+	stop := context.AfterFunc(c.f.Life, func() { client.Close() })
 	defer stop()
 	h, err := proxyproto.Read(client)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -71,26 +72,26 @@ var errHeaderLate = errors.New("the header is not complete")
 // has none: this side has closed the connection.
 var headerReasons = []struct {
 	err error
-	why reason
+	why balance.Reason
 }{
-	{io.EOF, headerAbsent},
-	{proxyproto.ErrTruncated, headerTruncated},
-	{errHeaderLate, headerLate},
-	{proxyproto.ErrTooLong, headerTooLong},
-	{proxyproto.ErrMalformed, headerMalformed},
-	{proxyproto.ErrChecksum, headerChecksum},
+	{io.EOF, balance.HeaderAbsent},
+	{proxyproto.ErrTruncated, balance.HeaderTruncated},
+	{errHeaderLate, balance.HeaderLate},
+	{proxyproto.ErrTooLong, balance.HeaderTooLong},
+	{proxyproto.ErrMalformed, balance.HeaderMalformed},
+	{proxyproto.ErrChecksum, balance.HeaderChecksum},
 }
 
 // headerFailed counts the reason why the connection of peer has no header, and logs it at most once
 // a second for all frontends. It doesn't log an absent header: balancers check ports frequently.
-func (f *frontend) headerFailed(s *service, peer netip.AddrPort, err error) {
+func (f *frontend) headerFailed(s *balance.Service, peer netip.AddrPort, err error) {
 	for _, r := range headerReasons {
 		if !errors.Is(err, r.err) {
 			continue
 		}
-		f.target.refuse(s, r.why)
-		if r.why != headerAbsent && f.target.headerLog.pass(f.target.now(), time.Second) {
-			f.log().Warn("connection of a balancer reset: no valid PROXY header", "peer", peer, "reason", r.why.String(), "err", err)
+		f.target.balance.Refuse(s, r.why)
+		if r.why != balance.HeaderAbsent && f.target.headerLog.Pass(f.target.balance.Now(), time.Second) {
+			f.target.log.Warn("connection of a balancer reset: no valid PROXY header", "frontend", f.Key.String(), "peer", peer, "reason", r.why.String(), "err", err)
 		}
 		return
 	}

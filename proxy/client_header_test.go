@@ -58,8 +58,8 @@ func header(source, destination string) string {
 	return string(h.Append(nil, proxyproto.V1))
 }
 
-// balance connects from 127.0.0.9, a balancer in these tests, and sends text.
-func balance(t testing.TB, key vip.FrontendKey, text string) *client {
+// fromBalancer connects from 127.0.0.9, a balancer in these tests, and sends text.
+func fromBalancer(t testing.TB, key vip.FrontendKey, text string) *client {
 	t.Helper()
 	c := dialFrom(t, "127.0.0.9", key)
 	must.Get(io.WriteString(c, text))(t)
@@ -90,7 +90,7 @@ func TestHeaderOfABalancer(t *testing.T) {
 	const want = "a 192.0.2.1:1234 198.51.100.7:443"
 	text := header("192.0.2.1:1234", "198.51.100.7:443")
 	for _, parts := range [][]string{{text + "hello\n"}, {text, "hello\n"}, {text[:9], text[9:] + "hello\n"}} {
-		c := balance(t, key, parts[0])
+		c := fromBalancer(t, key, parts[0])
 		for _, part := range parts[1:] {
 			fmt.Fprint(c, part)
 		}
@@ -100,7 +100,7 @@ func TestHeaderOfABalancer(t *testing.T) {
 	}
 
 	// Without a client, the balancer itself is the client.
-	c := balance(t, key, "PROXY UNKNOWN\r\n")
+	c := fromBalancer(t, key, "PROXY UNKNOWN\r\n")
 	expect.Equal(t, c.line(t), fmt.Sprintf("a %s %s", c.LocalAddr(), key.AddrPort()), "unknown")
 
 	// From other addresses, the bytes of a header are ordinary data.
@@ -122,10 +122,10 @@ func TestSourceRangesOfABalancer(t *testing.T) {
 	p := newTarget(t, Options{Own: nobody})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	p.must(accepts(only(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))), "192.0.2.0/24"), "127.0.0.9/32"))
-	expect.Equal(t, balance(t, key, header("192.0.2.1:1", "198.51.100.7:443")).line(t), "a", "a client inside the ranges")
-	balance(t, key, header("203.0.113.1:1", "198.51.100.7:443")).wantReset(t)
-	balance(t, key, "PROXY UNKNOWN\r\n").wantReset(t) // the balancer itself, which is outside
-	wantRefused(t, key)                               // another client outside
+	expect.Equal(t, fromBalancer(t, key, header("192.0.2.1:1", "198.51.100.7:443")).line(t), "a", "a client inside the ranges")
+	fromBalancer(t, key, header("203.0.113.1:1", "198.51.100.7:443")).wantReset(t)
+	fromBalancer(t, key, "PROXY UNKNOWN\r\n").wantReset(t) // the balancer itself, which is outside
+	wantRefused(t, key)                                    // another client outside
 	expect.Equal(t, p.Stats().Strangers, 3, "strangers counted")
 }
 
@@ -140,7 +140,7 @@ func TestClientsOfABalancerAreDistinct(t *testing.T) {
 		p.must(accepts(f, "127.0.0.9/32"))
 		of, names := map[int]string{}, map[string]bool{}
 		for i := range 20 {
-			c := balance(t, key, header(fmt.Sprintf("192.0.2.%d:1", i), "198.51.100.7:443"))
+			c := fromBalancer(t, key, header(fmt.Sprintf("192.0.2.%d:1", i), "198.51.100.7:443"))
 			of[i] = c.line(t)
 			names[of[i]] = true
 			c.Close()
@@ -149,7 +149,7 @@ func TestClientsOfABalancerAreDistinct(t *testing.T) {
 			t.Errorf("%s: all clients of the balancer go to %v", scheduler, slicesOf(names))
 		}
 		for i := range 20 {
-			c := balance(t, key, header(fmt.Sprintf("192.0.2.%d:2", i), "198.51.100.7:443"))
+			c := fromBalancer(t, key, header(fmt.Sprintf("192.0.2.%d:2", i), "198.51.100.7:443"))
 			expect.Equal(t, c.line(t), of[i], "%s: client %d", scheduler, i)
 			c.Close()
 		}
@@ -197,7 +197,7 @@ func TestBadHeaders(t *testing.T) {
 		{"header_checksum", v2[:12] + "\x21\x11\x00\x13" + strings.Repeat("a", 12) + "\x03\x00\x04bbbb", false},
 	} {
 		before := badHeaders(p)[test.reason]
-		c := balance(t, key, test.text)
+		c := fromBalancer(t, key, test.text)
 		if test.half {
 			_ = c.CloseWrite()
 		}
@@ -206,7 +206,7 @@ func TestBadHeaders(t *testing.T) {
 			t.Errorf("%q: %d counted as %s: %v", test.text, n, test.reason, badHeaders(p))
 		}
 	}
-	balance(t, key, "").Close()
+	fromBalancer(t, key, "").Close()
 	wait.Until(t, "a closed connection is counted", func() bool { return badHeaders(p)["header_absent"] == 1 })
 	want := map[string]uint64{"header_absent": 1, "header_malformed": 2, "header_too_long": 2, "header_truncated": 1, "header_late": 2, "header_checksum": 1}
 	got := badHeaders(p)
@@ -215,7 +215,7 @@ func TestBadHeaders(t *testing.T) {
 	if n := strings.Count(log.String(), "msg="); n == 0 || n > 1+int(time.Since(start)/time.Second) {
 		t.Errorf("%d lines in the log:\n%s", n, log.String())
 	}
-	expect.Equal(t, balance(t, key, header("192.0.2.1:1", "198.51.100.7:443")).line(t), "a", "then a client with a header")
+	expect.Equal(t, fromBalancer(t, key, header("192.0.2.1:1", "198.51.100.7:443")).line(t), "a", "then a client with a header")
 }
 
 // Connections that wait for their header count for the limit, cost one goroutine each, and end with
@@ -224,12 +224,12 @@ func TestWaitingForHeaders(t *testing.T) {
 	p := newTarget(t, Options{HeaderTimeout: time.Hour, Files: 1 + 2*20})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	p.must(accepts(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))), "127.0.0.9/32"))
-	first := balance(t, key, header("192.0.2.1:1", "198.51.100.7:443")) // starts the listener's goroutine
+	first := fromBalancer(t, key, header("192.0.2.1:1", "198.51.100.7:443")) // starts the listener's goroutine
 	first.line(t)
 	before := runtime.NumGoroutine()
 	var silent []*client
 	for range 19 {
-		silent = append(silent, balance(t, key, ""))
+		silent = append(silent, fromBalancer(t, key, ""))
 	}
 	wait.Until(t, "all wait", func() bool { return p.Stats().Connections == 20 })
 	expect.AtMost(t, runtime.NumGoroutine()-before, len(silent), "goroutines for connections")
@@ -256,7 +256,7 @@ func TestTransferAfterHeaders(t *testing.T) {
 		io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, size)) //nolint:errcheck // the client counts
 	})
 	p.must(accepts(sends(onVIP(key, vip.RoundRobin, backend), vip.ProxyV1), "127.0.0.9/32"))
-	c := balance(t, key, header("192.0.2.1:4321", "198.51.100.7:443"))
+	c := fromBalancer(t, key, header("192.0.2.1:4321", "198.51.100.7:443"))
 	must.Get(io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, size)))(t)
 	must.Succeed(t, c.CloseWrite())
 	n, err := io.Copy(io.Discard, c)
@@ -267,5 +267,5 @@ func TestTransferAfterHeaders(t *testing.T) {
 		t.Error("no pipe was used")
 	}
 	// Headers are not traffic of the client.
-	expect.Equal(t, p.frontend(key).tally.in.Load(), size, "bytes counted")
+	expect.Equal(t, p.frontend(key).Traffic().In.Bytes, size, "bytes counted")
 }

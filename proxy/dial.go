@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/proxy/proxyproto"
 )
@@ -32,14 +33,14 @@ const (
 // of each backend: its outcome shows whether the backend is silent or only slow.
 type dialing struct {
 	c     *connection
-	e     *endpoint
+	e     *balance.Endpoint
 	began int64 // by Target.now
 
 	mu   sync.Mutex // held while it starts, so that nothing ends it before
 	sock *loop.Socket
 	done bool // one of the loop, cancel and dial handles the outcome
 
-	// guarded by attempt.mu
+	// guarded by connection.race
 	rest     time.Duration // from the end of the delay to the timeout; 0: the delay has passed
 	timedOut bool
 	ended    bool
@@ -49,7 +50,7 @@ type dialing struct {
 // errCanceled means that the connect is no longer needed.
 var errCanceled = errors.New("the connect was canceled")
 
-func (d *dialing) abort() { d.cancel() }
+func (d *dialing) Abort() { d.cancel() }
 
 // cancel ends the connect without waiting for that.
 func (d *dialing) cancel() { go d.endWith(errCanceled) }
@@ -62,7 +63,7 @@ func (d *dialing) Ready(s *loop.Socket, events uint32) {
 		s.Note(events)
 		if s.Broken {
 			if err := s.ConnectError(); err != nil {
-				return loop.DialError(d.e.addr, err)
+				return loop.DialError(d.e.Addr, err)
 			}
 		}
 		return nil
@@ -84,7 +85,7 @@ func (d *dialing) end(why func() error) {
 		case won:
 			return connected
 		case err != nil:
-			return c.refuse(c.attempt.fail(err))
+			return c.refuse(c.attempt.Fail(err))
 		}
 		go c.task(c.connect) // may wait in the queue
 		return pending
@@ -93,8 +94,8 @@ func (d *dialing) end(why func() error) {
 
 // dial starts to connect c to e. Meanwhile and afterwards, e has it as a link. If it returns false, it
 // has handled the error. It returns an error if other backends would fail, too.
-func (c *connection) dial(e *endpoint) (began bool, _ error) {
-	d := &dialing{c: c, e: e, began: c.f.target.now()}
+func (c *connection) dial(e *balance.Endpoint) (began bool, _ error) {
+	d := &dialing{c: c, e: e, began: c.f.target.balance.Now()}
 	return d.orLose(func() (bool, error) {
 		added, err := d.begin()
 		if !added || err == nil {
@@ -107,28 +108,27 @@ func (c *connection) dial(e *endpoint) (began bool, _ error) {
 // orLose calls do. Without success, also after a panic, it gives the place to others. After a panic,
 // nothing is left of the connect.
 func (d *dialing) orLose(do func() (bool, error)) (ok bool, _ error) {
-	panics := true
-	defer func() {
-		if panics {
-			d.abandon()
-		}
-		if !ok {
-			d.c.attempt.lose(d.e)
-		}
-	}()
-	ok, err := do()
-	panics = false
-	return ok, err
+	return d.c.attempt.Try(d.e, func() (bool, error) {
+		panics := true
+		defer func() {
+			if panics {
+				d.abandon()
+			}
+		}()
+		ok, err := do()
+		panics = false
+		return ok, err
+	})
 }
 
 // abandon ends the connect, however far it has come, after a panic.
 func (d *dialing) abandon() {
 	d.c.cutOff(d.sock)
 	if _, witness := d.stop(); witness {
-		d.e.passive.Settle()
+		d.e.Passive.Settle()
 	}
-	d.e.remove(d)
-	d.e.remove(d.c)
+	d.e.Remove(d)
+	d.e.Remove(d.c)
 }
 
 // begin reports whether it has added the connect to its endpoint. With an error, the connect is done.
@@ -136,15 +136,15 @@ func (d *dialing) begin() (added bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.done = true // unless it begins
-	if err := d.c.f.life.Err(); err != nil {
+	if err := d.c.f.Life.Err(); err != nil {
 		return false, err
 	}
-	if !d.e.add(d) { // removed meanwhile
+	if !d.e.Add(d) { // removed meanwhile
 		return false, nil
 	}
 	d.start()
-	if d.sock, err = loop.Connect(d.e.addr, unix.SOCK_STREAM); err != nil {
-		err = loop.DialError(d.e.addr, err)
+	if d.sock, err = loop.Connect(d.e.Addr, unix.SOCK_STREAM); err != nil {
+		err = loop.DialError(d.e.Addr, err)
 	} else {
 		err = d.c.loop.Add(d.sock, d)
 	}
@@ -156,8 +156,8 @@ func (d *dialing) begin() (added bool, err error) {
 // too.
 func (d *dialing) settle(err error) (won bool, _ error) {
 	f, e := d.c.f, d.e
-	if err == nil && f.target.opts.Own(e.addr.Addr()) && d.sock.LocalAddr() == e.addr {
-		err = loop.DialError(e.addr, unix.ECONNREFUSED) // connected to itself: nothing listens there
+	if err == nil && f.target.opts.Own(e.Addr.Addr()) && d.sock.LocalAddr() == e.Addr {
+		err = loop.DialError(e.Addr, unix.ECONNREFUSED) // connected to itself: nothing listens there
 	}
 	if err == nil {
 		won, err = d.win()
@@ -167,17 +167,17 @@ func (d *dialing) settle(err error) (won bool, _ error) {
 	}
 	timedOut, witness := d.stop()
 	if witness {
-		defer e.passive.Settle()
+		defer e.Passive.Settle()
 	}
 	if won {
 		return true, nil
 	}
-	e.remove(d)
+	e.Remove(d)
 	switch {
 	case err == nil: // removed meanwhile, or another backend was faster
 	case timedOut:
-		d.failed(loop.DialError(e.addr, os.ErrDeadlineExceeded))
-	case f.life.Err() != nil, errors.Is(err, errCanceled):
+		d.failed(loop.DialError(e.Addr, os.ErrDeadlineExceeded))
+	case f.Life.Err() != nil, errors.Is(err, errCanceled):
 	case loop.IsLocalFault(err):
 		f.complain("connect to a backend", err)
 		if loop.LacksDescriptor(err) {
@@ -192,29 +192,26 @@ func (d *dialing) settle(err error) (won bool, _ error) {
 // failed records that the backend refused the client or did not answer. If it was late before, the
 // client has already counted as sent to another backend, or does so with the next one.
 func (d *dialing) failed(err error) {
-	a := d.c.attempt
-	a.mu.Lock()
-	late := slices.Contains(a.slow, d)
-	a.mu.Unlock()
+	d.c.race.Lock()
+	late := slices.Contains(d.c.slow, d)
+	d.c.race.Unlock()
 	if late {
-		d.e.passive.Refused(err)
+		d.e.Passive.Refused(err)
 	} else {
-		a.failed(d.e, err)
+		d.c.attempt.Failed(d.e, err)
 	}
 }
 
 // start begins to wait for the delay.
 func (d *dialing) start() {
-	a := d.c.attempt
-	b := a.f.backends.Load()
-	delay := max(leastDelay, delayFactor*d.e.passive.ConnectTime())
-	if b.affinity != nil {
+	delay := max(leastDelay, delayFactor*d.e.Passive.ConnectTime())
+	if d.c.f.HasAffinity() {
 		delay += resendTime
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	timeout := min(b.relay.ConnectTimeout, time.Duration(a.deadline-d.began))
+	timeout := d.c.attempt.Timeout(d.began)
 	delay = min(delay, timeout)
+	d.c.race.Lock()
+	defer d.c.race.Unlock()
 	d.rest = timeout - delay
 	d.wake(delay)
 }
@@ -222,7 +219,7 @@ func (d *dialing) start() {
 // wake calls alarm after a time.
 func (d *dialing) wake(after time.Duration) {
 	t := d.c.f.target
-	t.dials.Add(d, t.now()+int64(after))
+	t.dials.Add(d, t.balance.Now()+int64(after))
 }
 
 // Visit implements loop.Expirer. The time of the visit is that of the alarm.
@@ -234,8 +231,8 @@ func (d *dialing) Expire() { go d.alarm() }
 // stop ends the waits. It returns whether the connect has timed out, and whether its outcome counts
 // for others.
 func (d *dialing) stop() (timedOut, witness bool) {
-	d.c.attempt.mu.Lock()
-	defer d.c.attempt.mu.Unlock()
+	d.c.race.Lock()
+	defer d.c.race.Unlock()
 	d.ended = true
 	d.c.f.target.dials.Remove(d)
 	witness, d.witness = d.witness, false
@@ -245,7 +242,7 @@ func (d *dialing) stop() (timedOut, witness bool) {
 // alarm is called after the delay, and again after the timeout. A panic ends the connect, so that it
 // doesn't last for as long as its backend is silent.
 func (d *dialing) alarm() {
-	defer d.c.f.contain(d.c.owner, func() { d.endWith(errCanceled) })
+	defer d.c.f.Contain(d.c.owner, func() { d.endWith(errCanceled) })
 	if d.overdue() {
 		d.c.task(d.c.connect)
 	}
@@ -253,9 +250,9 @@ func (d *dialing) alarm() {
 
 // overdue reports whether to try another backend. If so, it has counted a task for that.
 func (d *dialing) overdue() bool {
-	c, a := d.c, d.c.attempt
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	c := d.c
+	c.race.Lock()
+	defer c.race.Unlock()
 	switch {
 	case d.ended:
 		return false
@@ -264,22 +261,21 @@ func (d *dialing) overdue() bool {
 		d.cancel()
 		return false
 	}
-	d.witness = d.e.passive.Doubt(d.began, d.rest)
+	d.witness = d.e.Passive.Doubt(d.began, d.rest)
 	d.wake(d.rest)
 	d.rest = 0
 	switch {
-	case a.over:
+	case c.won:
 		if !d.witness {
 			d.cancel()
 		}
 		return false
-	case c.f.target.capacity.take(c.owner, backendFiles) != admitted:
+	case c.f.target.balance.Capacity.Take(c.owner, balance.BackendFiles) != balance.Admitted:
 		return false
 	}
-	a.slow = append(a.slow, d)
-	a.lost = d.e
-	a.remember(d.e)
-	c.f.tasks.Add(1)
+	c.slow = append(c.slow, d)
+	c.attempt.Late(d.e)
+	c.f.Tasks.Add(1)
 	return true
 }
 
@@ -287,37 +283,44 @@ func (d *dialing) overdue() bool {
 // service has one. It returns false if another backend was faster, or this one was removed; and an
 // error if the backend has ended the connection.
 func (d *dialing) win() (bool, error) {
-	c, a := d.c, d.c.attempt
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if d.e.passive.Accepted(d.began); a.over {
-		return false, nil
+	c := d.c
+	c.race.Lock()
+	defer c.race.Unlock()
+	d.e.Passive.Accepted(d.began)
+	won, err := c.attempt.Win(d.e, d.connect)
+	if !won {
+		return false, err
 	}
-	if v := c.f.backends.Load().relay.ProxyProtocol; v != 0 { // a write to a new connection doesn't block
-		to := a.to
-		if !to.IsValid() {
-			to = c.localAddr()
-		}
-		h := proxyproto.Header{Source: a.client, Destination: to}
-		if _, err := unix.Write(d.sock.FD, h.Append(nil, proxyproto.Version(v))); err != nil {
-			return false, loop.DialError(d.e.addr, os.NewSyscallError("write", err))
-		}
-	}
-	c.loop.Own(d.sock, c)
-	c.become(d.sock, d.e)
-	if !d.e.swap(d, c) {
-		c.become(nil, nil)
-		return false, nil
-	}
-	a.over = true
-	for _, other := range a.slow {
+	c.won = true
+	for _, other := range c.slow {
 		if other != d && !other.ended && !other.witness {
 			other.cancel()
 		}
 	}
-	c.tallies = c.f.tallies(d.e)
-	c.f.connected(c.tallies)
-	c.request.Begin(&d.e.passive)
-	a.works(d.e)
+	c.tallies = c.f.Tallies(d.e)
+	c.tallies.Connected()
+	c.request.Begin(&d.e.Passive)
+	return true, nil
+}
+
+// connect makes the backend that of the client.
+func (d *dialing) connect() (bool, error) {
+	c := d.c
+	if v := c.f.Settings().ProxyProtocol; v != 0 { // a write to a new connection doesn't block
+		to := c.to
+		if !to.IsValid() {
+			to = c.localAddr()
+		}
+		h := proxyproto.Header{Source: c.attempt.Client, Destination: to}
+		if _, err := unix.Write(d.sock.FD, h.Append(nil, proxyproto.Version(v))); err != nil {
+			return false, loop.DialError(d.e.Addr, os.NewSyscallError("write", err))
+		}
+	}
+	c.loop.Own(d.sock, c)
+	c.become(d.sock, d.e)
+	if !d.e.Swap(d, c) {
+		c.become(nil, nil)
+		return false, nil
+	}
 	return true, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -116,9 +117,9 @@ func TestSilentBackendsAreAllTriedAtOnce(t *testing.T) {
 	f.Relay = &vip.ProxySettings{ConnectTimeout: 900 * time.Millisecond}
 	p.must(f)
 	wantRefused(t, key)
-	wait.Until(t, "all connects ended", func() bool { return p.capacity.used.Load() == 0 })
-	expect.Equal(t, p.refused.count(unreachable), 1, "refused")
-	wantNoneOpen(t, p, key)
+	wait.Until(t, "all connects ended", func() bool { return p.Usage().Used == 0 })
+	expect.Equal(t, p.refusedFor("unreachable"), 1, "refused")
+	expect.Empty(t, must.Get(p.Connections(t.Context(), key))(t), "connections counted")
 }
 
 // The second connect needs a place at its backend, and a descriptor. Without them, the client waits
@@ -142,15 +143,15 @@ func TestTheSecondConnectRespectsLimits(t *testing.T) {
 		})
 	}
 	t.Run("descriptors", func(t *testing.T) {
-		p := newTarget(t, Options{Files: 1 + connectionFiles})
+		p := newTarget(t, Options{Files: 1 + balance.ConnectionFiles})
 		key := freeKey(t, "127.96.0.1", vip.TCP)
 		both := []*silent{newSilent(t, "127.0.0.1"), newSilent(t, "127.0.0.1")}
 		p.must(patient(onVIP(key, vip.RoundRobin, both[0].addr, both[1].addr)))
 		c := dial(t, key)
 		wait.Until(t, "the delay has passed", func() bool { return p.doubted(key, both[0].addr) || p.doubted(key, both[1].addr) })
 		tried := slices.IndexFunc(both, func(s *silent) bool { return p.open(key, s.addr) == 1 })
-		if n := p.open(key, both[1-tried].addr); n != 0 || p.capacity.used.Load() != connectionFiles {
-			t.Errorf("%d connects to the other, %d descriptors", n, p.capacity.used.Load())
+		if n := p.open(key, both[1-tried].addr); n != 0 || p.Usage().Used != balance.ConnectionFiles {
+			t.Errorf("%d connects to the other, %d descriptors", n, p.Usage().Used)
 		}
 		both[tried].wake(named("slow"))
 		expect.Equal(t, c.line(t), "slow")
@@ -175,7 +176,7 @@ func TestAffinityWaitsForARepeatedSYN(t *testing.T) {
 	g.Affinity = time.Hour
 	p.must(g)
 	const busy = 5 // so that the other one is the client's backend
-	open := &p.frontend(key).backends.Load().all.of(good).state.Open
+	open := &p.endpoint(key, good).State.Open
 	open.Add(busy)
 	defer open.Add(-busy)
 	began := time.Now()
@@ -197,27 +198,27 @@ func TestALateBackendThatFailsCountsOnce(t *testing.T) {
 	f := onVIP(key, vip.RoundRobin, backends...)
 	p.must(f)
 	front := p.frontend(key)
-	s := front.backends.Load().service
-	c := &connection{f: front, owner: s, attempt: front.attempt(netip.MustParseAddrPort("198.51.100.1:40000"), s)}
+	s := front.Service()
+	c := &connection{f: front, owner: s, attempt: front.Attempt(netip.MustParseAddrPort("198.51.100.1:40000"), s, false)}
 	next := func() *dialing {
 		t.Helper()
-		e := must.Get(c.attempt.start(true))(t)
-		t.Cleanup(e.leave)
-		return &dialing{c: c, e: e, began: p.now(), done: true, rest: time.Hour}
+		e := must.Get(c.attempt.Start(true))(t)
+		t.Cleanup(e.Leave)
+		return &dialing{c: c, e: e, began: p.balance.Now(), done: true, rest: time.Hour}
 	}
 	late := next()
 	must.True(t, late.overdue(), "no other backend is tried")
-	defer c.f.tasks.Done()
-	defer p.capacity.give(s, backendFiles)
+	defer c.f.Tasks.Done()
+	defer p.balance.Capacity.Give(s, balance.BackendFiles)
 	quick := next()
 	late.failed(os.ErrDeadlineExceeded)
 	next()
 	quick.failed(unix.ECONNREFUSED)
 	next()
 	for i, d := range []*dialing{late, quick} {
-		expect.Equal(t, p.Failures(passiveKey(key, d.e.addr)).Retries, 1, "how often the client counts for backend %d", i)
+		expect.Equal(t, p.Failures(passiveKey(key, d.e.Addr)).Retries, 1, "how often the client counts for backend %d", i)
 	}
-	c.attempt.end()
+	c.attempt.End()
 }
 
 // A frontend that is removed while two backends are tried leaves nothing; newTarget checks that.
@@ -239,15 +240,17 @@ func TestCostOfAConnection(t *testing.T) {
 	goroutines := 0
 	connect := func() {
 		ends := must.Get(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0))(t)
-		n := front.tally.connections.Load()
+		n := front.Traffic().Connections
 		front.welcome(loop.NewSocket(ends[0]), netip.MustParseAddrPort("127.0.0.1:1"), p.loops.Least())
-		for front.tally.connections.Load() == n {
+		for front.Traffic().Connections == n {
 			runtime.Gosched()
 		}
 		goroutines = min(goroutines, runtime.NumGoroutine()) // a timer that fires has one for a moment
 		unix.Close(ends[1])
-		p.frontend(key).backends.Load().usable[0].abort()
-		for p.Stats().Connections > 0 {
+		for _, l := range front.Endpoints()[0].Links() {
+			l.Abort()
+		}
+		for p.Usage().Connections > 0 {
 			runtime.Gosched()
 		}
 	}

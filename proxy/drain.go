@@ -32,7 +32,7 @@ func (t *Target) Drain(ctx context.Context) {
 	t.background.Go(func() { // until Close at the latest
 		defer close(drained)
 		for _, f := range frontends {
-			f.tasks.Wait()
+			f.Tasks.Wait()
 		}
 	})
 	select {

@@ -71,10 +71,10 @@ type ownListeners struct{}
 
 // listen binds to an address that the host hasn't got yet only for a VIP.
 func (ownListeners) listen(f *frontend) (listener, error) {
-	if f.spec.Kind != vip.OnVIP && !host.CanBind(f.key.Addr) {
+	if f.spec.Kind != vip.OnVIP && !host.CanBind(f.Key.Addr) {
 		return nil, unix.EADDRNOTAVAIL
 	}
-	if f.key.Protocol == vip.UDP {
+	if f.Key.Protocol == vip.UDP {
 		return listenUDP(f, ownSocket{})
 	}
 	return listenTCP(f)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -22,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/test/descriptors"
 	"github.com/ironvip/ironvip/test/expect"
@@ -49,15 +49,11 @@ func newTarget(t testing.TB, opts Options) *bench {
 	target := New(opts)
 	t.Cleanup(func() {
 		expect.Succeed(t, target.Close())
-		expect.Equal(t, target.capacity.connections.Load(), 0, "connections counted as open after Close")
-		expect.Equal(t, target.capacity.sessions.Load(), 0, "sessions counted as open after Close")
-		expect.Equal(t, target.capacity.used.Load(), 0, "descriptors counted as used after Close")
-		expect.Equal(t, len(target.services.m)+len(target.services.reported), 0, "services left after Close")
-		expect.Empty(t, target.passive.Failures(), "backends with failures left after Close")
-		target.busy.Range(func(f, _ any) bool {
-			t.Errorf("a frontend with traffic left after Close: %v", f.(*frontend).key)
-			return true
-		})
+		u, r := target.Usage(), target.Report()
+		expect.Equal(t, u.Connections, 0, "connections counted as open after Close")
+		expect.Equal(t, u.Sessions, 0, "sessions counted as open after Close")
+		expect.Equal(t, u.Used, 0, "descriptors counted as used after Close")
+		expect.Equal(t, len(r.Services)+len(r.Failures), 0, "services and backends left after Close")
 		expect.Equal(t, target.pipes.held(), 0, "pipes open after Close")
 		expect.Succeed(t, goleak.Find(ignore))
 		wait.Until(t, fmt.Sprintf("%d descriptors as before", before), func() bool { return descriptors.Open(t) <= before }, func() any { return descriptors.Open(t) })
@@ -73,13 +69,24 @@ type stats struct {
 }
 
 func (b *bench) Stats() stats {
-	s := stats{Listeners: len(b.Keys()), Connections: b.capacity.connections.Load(), Sessions: b.capacity.sessions.Load(),
-		Unserved: b.refused.count(noBackend, unreachable), Strangers: b.refused.count(outsideRanges),
-		OverLimit: b.refused.count(overCapacity, overReserve, noDescriptor, serviceFull, backendsFull, queueFull, queueTimeout)}
-	for _, f := range b.passive.Failures() {
+	r := b.Report()
+	s := stats{Listeners: b.Len(), Connections: r.Capacity.Connections, Sessions: r.Capacity.Sessions,
+		Unserved: b.refusedFor("no_backend", "unreachable"), Strangers: b.refusedFor("source_ranges"),
+		OverLimit: b.refusedFor("capacity", "reserve", "descriptors", "max_connections", "backend_max_connections", "max_queue", "queue_timeout")}
+	for _, f := range r.Failures {
 		s.Failures += f.Connects
 	}
 	return s
+}
+
+// refusedFor returns how many clients were refused for some reasons.
+func (b *bench) refusedFor(why ...string) (n uint64) {
+	for _, one := range b.Report().Refusals {
+		if slices.Contains(why, one.Reason) {
+			n += one.Count
+		}
+	}
+	return n
 }
 
 // Panicked returns how many clients were refused because of a panic, and whether any was in the last minute.
@@ -89,23 +96,9 @@ func (b *bench) Panicked() (clients uint64, now bool) {
 }
 
 // Limited returns the services that have reached their own limits.
-func (b *bench) Limited() []Limited {
+func (b *bench) Limited() []balance.Limited {
 	r := b.Report()
 	return r.Limited()
-}
-
-// service returns a service with frontends, or nil.
-func (b *bench) service(key vip.ServiceKey) *service {
-	b.services.mu.Lock()
-	defer b.services.mu.Unlock()
-	return b.services.m[key]
-}
-
-// len returns the number of remembered clients.
-func (a *affinity) len() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.clients)
 }
 
 // held returns the number of pipes in use.
@@ -115,18 +108,14 @@ func (p *pipes) held() int {
 	return p.open - len(p.idle)
 }
 
-// abort ends all links immediately.
-func (e *endpoint) abort() {
-	e.mu.Lock()
-	links := slices.Collect(maps.Keys(e.links))
-	e.mu.Unlock()
-	for _, l := range links {
-		l.abort()
-	}
+// endpoint returns a backend of a frontend.
+func (b *bench) endpoint(key vip.FrontendKey, addr netip.AddrPort) *balance.Endpoint {
+	all := b.frontend(key).Endpoints()
+	return all[slices.IndexFunc(all, func(e *balance.Endpoint) bool { return e.Addr == addr })]
 }
 
 // carried returns how many connections and sessions a frontend has assigned to backends.
-func (b *bench) carried(key vip.FrontendKey) uint64 { return b.frontend(key).tally.connections.Load() }
+func (b *bench) carried(key vip.FrontendKey) uint64 { return b.frontend(key).Traffic().Connections }
 
 // target returns a Target and a free key.
 func target(t testing.TB) (*bench, vip.FrontendKey) {

@@ -13,15 +13,6 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// listen opens the frontend's listener.
-func (f *frontend) listen() error {
-	l, err := f.target.entrance.listen(f)
-	if err == nil {
-		f.listener = l
-	}
-	return err
-}
-
 // listenProblem explains why spec's listener can't be opened.
 func listenProblem(spec *vip.Frontend, err error) error {
 	var known vip.Problem

@@ -53,7 +53,7 @@ func TestTheFirstClientArrivesWithoutDescriptors(t *testing.T) {
 	fd := unconnected(t)
 	free := descriptors.Exhaust(t)
 	connect(t, fd, key)
-	wait.Until(t, "an attempt", func() bool { return p.refused.count(noDescriptor) > 0 })
+	wait.Until(t, "an attempt", func() bool { return p.refusedFor("descriptors") > 0 })
 	free()
 	wantLine(t, fd, "a\n")
 	expect.Succeed(t, p.frontend(key).listener.died())
@@ -111,9 +111,7 @@ func TestListenersAreBounded(t *testing.T) {
 		batch[i].Old, batch[i].New, batch[i].Err = batch[i].New, nil, nil
 	}
 	expect.Equal(t, refused, len(batch)-192, "%d of %d are refused", refused, len(batch))
-	expect.Equal(t, b.capacity.most.Load(), 64, "descriptors for connections beside 192 listeners of 256")
+	expect.Equal(t, b.Usage().Files, 64, "descriptors for connections beside 192 listeners of 256")
 	must.Succeed(t, b.Apply(t.Context(), batch))
-	if b.listening.Load() != 0 || b.capacity.most.Load() != 256 {
-		t.Errorf("%d listeners counted, %d descriptors for connections after all are gone", b.listening.Load(), b.capacity.most.Load())
-	}
+	expect.Equal(t, b.Usage().Files, 256, "descriptors for connections after all listeners are gone")
 }

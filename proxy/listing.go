@@ -8,12 +8,6 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// listed is implemented by the links that are connections for operators.
-type listed interface {
-	// describe returns the connection, without its frontend and backend. now is that of Target.
-	describe(now int64) reconcile.Connection
-}
-
 // ListConnections implements reconcile.ConnectionLister. It costs O(frontends and endpoints, and
 // the connections of those that are wanted).
 func (t *Target) ListConnections(ctx context.Context, want func(vip.FrontendKey) bool, yield func(reconcile.Connection) bool) error {
@@ -35,31 +29,19 @@ func (t *Target) ListFrontend(ctx context.Context, key vip.FrontendKey, yield fu
 	if f == nil {
 		return true, nil
 	}
-	for _, e := range f.backends.Load().all {
+	for _, e := range f.Endpoints() {
 		if err := ctx.Err(); err != nil {
 			return false, err
 		}
-		for _, l := range e.listed() {
-			c := l.describe(t.now())
-			c.Frontend, c.Backend = key, e.addr
+		for _, l := range e.Links() {
+			c := l.Describe(t.balance.Now())
+			c.Frontend, c.Backend = key, e.Addr
 			if !yield(c) {
 				return false, nil
 			}
 		}
 	}
 	return true, nil
-}
-
-// listed returns the endpoint's links that are connections.
-func (e *endpoint) listed() (out []listed) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for l := range e.links {
-		if c, is := l.(listed); is {
-			out = append(out, c)
-		}
-	}
-	return out
 }
 
 // until returns how long a timeout after last still takes; 0: there is no timeout.
@@ -70,19 +52,22 @@ func until(timeout time.Duration, last, now int64) time.Duration {
 	return max(timeout-time.Duration(max(now-last, 0)), time.Second) // it may have been used since now was read
 }
 
-func (c *connection) describe(now int64) reconcile.Connection {
-	relay := c.f.backends.Load().relay
-	out := reconcile.Connection{Client: c.attempt.client, State: "ESTABLISHED", Expires: until(relay.IdleTimeout, c.last.Load(), now)}
+// Describe implements balance.Link.
+func (c *connection) Describe(now int64) reconcile.Connection {
+	relay := c.f.Settings()
+	out := reconcile.Connection{Client: c.attempt.Client, State: "ESTABLISHED", Expires: until(relay.IdleTimeout, c.last.Load(), now)}
 	if c.half.Load() {
 		out.State, out.Expires = "HALF_CLOSED", until(relay.HalfCloseTimeout, c.last.Load(), now)
 	}
 	return out
 }
 
-func (s *session) describe(now int64) reconcile.Connection {
+// Describe implements balance.Link.
+func (s *session) Describe(now int64) reconcile.Connection {
 	return reconcile.Connection{Client: s.client.addr, State: reconcile.StateUDP, Expires: until(s.listener.idle(), s.used.Load(), now)}
 }
 
-func (d *dialing) describe(int64) reconcile.Connection {
-	return reconcile.Connection{Client: d.c.attempt.client, State: "CONNECTING"}
+// Describe implements balance.Link.
+func (d *dialing) Describe(int64) reconcile.Connection {
+	return reconcile.Connection{Client: d.c.attempt.Client, State: "CONNECTING"}
 }

@@ -15,38 +15,28 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/logwriter"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/proxy/passive"
-	"github.com/ironvip/ironvip/proxy/pick"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// faulty is a picker that panics a number of times.
-type faulty struct {
-	pick.Picker
-	left atomic.Int32
-}
+// faults counts down the next calls of Options.Own that panic. Clients are admitted by such a call if their frontend has
+// source ranges.
+type faults struct{ atomic.Int32 }
 
-func (f *faulty) Pick(hash uint64, now int64, tried []int) int {
-	if f.left.Add(-1) >= 0 {
+func (f *faults) own(netip.Addr) bool {
+	if f.Add(-1) >= 0 {
 		panic("a fault")
 	}
-	return f.Picker.Pick(hash, now, tried)
+	return true
 }
 
-// breakPicks has the next n picks of a frontend panic.
-func (b *bench) breakPicks(key vip.FrontendKey, n int32) {
-	b.Helper()
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	f := b.frontends[key]
-	set := *f.backends.Load()
-	broken := &faulty{Picker: set.picker}
-	broken.left.Store(n)
-	set.picker = broken
-	f.backends.Store(&set)
+func newFaulty(t *testing.T) (*bench, *faults) {
+	var f faults
+	return newTarget(t, Options{Own: f.own}), &f
 }
 
 func TestPanicEndsOneClient(t *testing.T) {
@@ -54,14 +44,14 @@ func TestPanicEndsOneClient(t *testing.T) {
 		family, vip string
 	}{"ipv4": {"127.0.0.1", "127.96.0.1"}, "ipv6": {"::1", "::1"}} {
 		t.Run(name, func(t *testing.T) {
-			p := newTarget(t, Options{})
+			p, faults := newFaulty(t)
 			key, other := freeKey(t, c.vip, vip.TCP), freeKey(t, c.vip, vip.TCP)
 			web := tcpBackend(t, c.family, named("web"))
-			p.must(onVIP(key, vip.RoundRobin, web))
+			p.must(only(onVIP(key, vip.RoundRobin, web), "192.0.2.0/24"))
 			p.must(onVIP(other, vip.RoundRobin, web))
 			held := dial(t, other)
 			held.line(t)
-			p.breakPicks(key, 3)
+			faults.Store(3)
 			for range 3 {
 				wantRefused(t, key)
 			}
@@ -74,25 +64,11 @@ func TestPanicEndsOneClient(t *testing.T) {
 	}
 }
 
-// A client that waits in a queue has its turn, and a panic then. The others go on.
-func TestPanicInAQueue(t *testing.T) {
-	p := newTarget(t, Options{})
-	f := limited(onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))), 1, 10, 1)
-	p.must(f)
-	first, _ := served(t, f)
-	second := p.waits(t, f)
-	third := p.waits(t, f)
-	p.breakPicks(f.Key, 1)
-	first.Close()
-	second.wantReset(t)
-	expect.Equal(t, third.line(t), "a")
-}
-
 func TestPanicOverUDP(t *testing.T) {
-	p := newTarget(t, Options{})
+	p, faults := newFaulty(t)
 	key := freeKey(t, "127.96.0.1", vip.UDP)
-	p.must(onVIP(key, vip.RoundRobin, udpBackend(t, "127.0.0.1", "a")))
-	p.breakPicks(key, 1)
+	p.must(only(onVIP(key, vip.RoundRobin, udpBackend(t, "127.0.0.1", "a")), "192.0.2.0/24"))
+	faults.Store(1)
 	c := udpClient(t, key)
 	must.Get(c.Write([]byte("lost")))(t)
 	for n, _ := p.Panicked(); n == 0; n, _ = p.Panicked() {
@@ -104,29 +80,23 @@ func TestPanicOverUDP(t *testing.T) {
 // A panic in one direction of a connection ends the other one, too.
 func TestPanicWhileRelaying(t *testing.T) {
 	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("web")))
-	p.mu.RLock()
-	f := p.frontends[key]
-	p.mu.RUnlock()
+	f := p.frontend(key)
 	client, far := tcpPair(t)
 	server, backend := tcpPair(t)
 	defer far.Close()
-	s := f.backends.Load().service
-	for _, e := range f.backends.Load().all {
-		e.state.Open.Add(1)
-		e.state.Shared.Add(1)
-		p.capacity.take(s, connectionFiles)
-		p.capacity.connections.Add(1)
-		f.tasks.Add(1)
-		loop := p.loops.Least()
-		c := &connection{f: f, owner: s, loop: loop, attempt: f.attempt(netip.AddrPort{}, s), endpoint: e, client: bare(t, client), server: bare(t, server)}
-		client.Close()
-		server.Close()
-		c.relay()
-		c.io.Lock()
-		err := loop.Add(c.server, c) // no tallies: the first byte panics
-		c.io.Unlock()
-		must.Succeed(t, err)
-	}
+	s := f.Admit(netip.MustParseAddr("127.0.0.1"), false, balance.ConnectionFiles)
+	p.balance.Capacity.Connections.Add(1)
+	f.Tasks.Add(1)
+	by := p.loops.Least()
+	c := &connection{f: f, owner: s, loop: by, attempt: f.Attempt(netip.AddrPort{}, s, false), client: bare(t, client), server: bare(t, server)}
+	c.endpoint = must.Get(c.attempt.Start(false))(t)
+	client.Close()
+	server.Close()
+	c.relay()
+	c.io.Lock()
+	err := by.Add(c.server, c) // no tallies: the first byte panics
+	c.io.Unlock()
+	must.Succeed(t, err)
 	must.Get(backend.Write([]byte("x")))(t)
 	wait.Until(t, "a panic, and nothing open", func() bool {
 		n, _ := p.Panicked()
@@ -171,12 +141,11 @@ func TestPanicBeforeAConnect(t *testing.T) {
 	key, addr := freeKey(t, "127.96.0.1", vip.TCP), tcpBackend(t, "127.0.0.1", named("a"))
 	p.must(onVIP(key, vip.RoundRobin, addr))
 	f := p.frontend(key)
-	s := f.backends.Load().service
-	p.capacity.take(s, connectionFiles)
-	p.capacity.connections.Add(1)
-	f.tasks.Add(1)
+	s := f.Admit(netip.MustParseAddr("127.0.0.1"), false, balance.ConnectionFiles)
+	p.balance.Capacity.Connections.Add(1)
+	f.Tasks.Add(1)
 	client, _ := tcpPair(t)
-	c := &connection{f: f, owner: s, client: bare(t, client), attempt: f.attempt(netip.AddrPort{}, s)} // no loop
+	c := &connection{f: f, owner: s, client: bare(t, client), attempt: f.Attempt(netip.AddrPort{}, s, false)} // no loop
 	c.task(c.connectNow)
 	p.wantNothing(t, key, addr)
 }
@@ -185,13 +154,11 @@ func (b *bench) wantNothing(t *testing.T, key vip.FrontendKey, addr netip.AddrPo
 	t.Helper()
 	wait.Until(t, "a panic, and nothing open", func() bool {
 		n, _ := b.Panicked()
-		return n > 0 && b.capacity.used.Load() == 0
+		return n > 0 && b.Usage().Used == 0
 	})
-	e := b.frontend(key).backends.Load().all.of(addr)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if n := e.state.Open.Load(); n != 0 || len(e.links) != 0 {
-		t.Errorf("%d places and %d links are left", n, len(e.links))
+	e := b.endpoint(key, addr)
+	if n, links := e.State.Open.Load(), e.Links(); n != 0 || len(links) != 0 {
+		t.Errorf("%d places and %d links are left", n, len(links))
 	}
 }
 
@@ -207,17 +174,17 @@ func TestPanicAtTheEnd(t *testing.T) {
 	endpoint := one.endpoint
 	one.endpoint = nil // finish panics
 	one.io.Unlock()
-	one.abort()
+	one.Abort()
 	n, _ := p.Panicked()
 	expect.Equal(t, n, 1, "panics")
 	expect.Equal(t, p.Stats().Connections, 0, "connections are left")
-	endpoint.remove(one)
-	endpoint.leave()
+	endpoint.Remove(one)
+	endpoint.Leave()
 	c.wantReset(t)
 
 	f := p.frontend(key)
 	func() {
-		defer f.contain(one.owner, func() { panic("another fault") })
+		defer f.Contain(one.owner, func() { panic("another fault") })
 		panic("a fault")
 	}()
 	expect.Equal(t, who(t, key), "a")
@@ -228,11 +195,11 @@ func TestPanicAfterTheDelay(t *testing.T) {
 	p := newTarget(t, Options{})
 	var faults atomic.Int32
 	faults.Store(1)
-	p.passive = passive.New(func() int64 {
+	p.balance.Passive = passive.New(func() int64 {
 		if strings.Contains(string(debug.Stack()), ".Doubt(") && faults.Add(-1) == 0 {
 			panic("a fault")
 		}
-		return p.Target.now()
+		return p.balance.Now()
 	})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	late := newSilent(t, "127.0.0.1")
@@ -251,13 +218,14 @@ func TestAStalledLogStopsNobody(t *testing.T) {
 	defer writer.Close()
 	defer log.Flush(testTimeout)
 	defer func() { go io.Copy(io.Discard, reader) }()
-	p := newTarget(t, Options{Log: log.Logger(func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) })})
+	var faults faults
+	p := newTarget(t, Options{Own: faults.own, Log: log.Logger(func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) })})
 	for log.Flush(0) {
 		p.log.Warn("a line that fills the pipe")
 	}
 	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
-	p.breakPicks(key, 1)
+	p.must(only(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))), "192.0.2.0/24"))
+	faults.Store(1)
 	wantRefused(t, key) // which is logged
 	expect.Equal(t, who(t, key), "a")
 }

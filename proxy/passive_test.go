@@ -54,7 +54,7 @@ func (w *watched) waitFor(key vip.FrontendKey, addr netip.AddrPort, health vip.H
 
 // avoid returns until when clients skip a backend.
 func (b *bench) avoid(key vip.FrontendKey, addr netip.AddrPort) int64 {
-	return b.frontend(key).backends.Load().all.of(addr).state.Avoid.Load()
+	return b.endpoint(key, addr).Passive.Avoid().Load()
 }
 
 // kinds returns the kinds of all events so far, and the messages.
@@ -217,7 +217,7 @@ func TestClientsAreNoEvidence(t *testing.T) {
 		}
 		c.Close()
 	}
-	wait.Until(t, "all connections ended", func() bool { return w.capacity.connections.Load() == 0 })
+	wait.Until(t, "all connections ended", func() bool { return w.Usage().Connections == 0 })
 	for _, addr := range []netip.AddrPort{reset, quiet} {
 		expect.Equal(t, w.Failures(passiveKey(key, addr)), (reconcile.Failures{}), "%s", addr)
 	}
@@ -240,7 +240,7 @@ func TestASilentBackendIsTriedByOneClientAtATime(t *testing.T) {
 	expect.Equal(t, row.Reason, "connect: timeout", "%+v", row)
 	for n := w.Failures(passiveKey(key, silent)).Connects; n < 3; n = w.Failures(passiveKey(key, silent)).Connects {
 		wait.Until(t, "its backoff ended", func() bool {
-			return w.avoid(key, silent) <= w.now()
+			return w.avoid(key, silent) <= w.balance.Now()
 		})
 		var clients []*client
 		for range 20 {

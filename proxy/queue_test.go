@@ -48,9 +48,6 @@ func (b *bench) waits(t *testing.T, f *vip.Frontend) *client {
 	return c
 }
 
-// refusedFor returns how many clients were refused for a reason.
-func (b *bench) refusedFor(why reason) uint64 { return b.refused.count(why) }
-
 // The frontends of a service share its limit, and UDP sessions count.
 func TestServiceLimit(t *testing.T) {
 	p := newTarget(t, Options{})
@@ -75,7 +72,7 @@ func TestServiceLimit(t *testing.T) {
 	wantRefused(t, v4.Key)
 	wantRefused(t, v6.Key)
 	ask()
-	wait.Until(t, "three are refused", func() bool { return p.refusedFor(serviceFull) == 3 })
+	wait.Until(t, "three are refused", func() bool { return p.refusedFor("max_connections") == 3 })
 	if got := p.ServiceRefusals(v4.Service); len(got) != 1 || got[0].Reason != "max_connections" || got[0].Count != 3 {
 		t.Errorf("refusals of the service: %+v", got)
 	}
@@ -87,7 +84,7 @@ func TestServiceLimit(t *testing.T) {
 	wait.Until(t, "a place", func() bool { return p.Stats().Connections == 2 })
 	wait.Until(t, "the service is not full", func() bool { return !p.Full(v4.Service) })
 	served(t, v6)
-	expect.False(t, p.Capacity().Short(), "counted as a lack of capacity")
+	expect.False(t, p.Usage().Short(), "counted as a lack of capacity")
 }
 
 // The frontends of a service share the limit of a backend. Each scheduler skips a full one.
@@ -113,7 +110,7 @@ func TestBackendLimit(t *testing.T) {
 			}
 			wantRefused(t, v4.Key)
 			wantRefused(t, v6.Key)
-			expect.Equal(t, p.refusedFor(backendsFull), 2, "%s: refused for full backends", scheduler)
+			expect.Equal(t, p.refusedFor("backend_max_connections"), 2, "%s: refused for full backends", scheduler)
 			last.Close()
 			wait.Until(t, "a place", func() bool { return p.Stats().Connections == 5 })
 			served(t, v4)
@@ -137,7 +134,7 @@ func TestQueueIsFirstInFirstOut(t *testing.T) {
 				waiting = append(waiting, p.waits(t, v4), p.waits(t, v6))
 			}
 			wantRefused(t, v4.Key)
-			expect.Equal(t, p.refusedFor(queueFull), 1, "refused for the full queue")
+			expect.Equal(t, p.refusedFor("max_queue"), 1, "refused for the full queue")
 			if got := p.Limited(); !p.Full(v4.Service) || len(got) != 1 || !got[0].Full {
 				t.Errorf("with clients in the queue: full %v, %+v", p.Full(v4.Service), got)
 			}
@@ -163,8 +160,8 @@ func TestQueueTimeout(t *testing.T) {
 		c := dial(t, f.Key)
 		c.wantReset(t)
 	}
-	if n, waiting := p.refusedFor(queueTimeout), p.service(f.Service).queue.length.Load(); n != 3 || waiting != 0 {
-		t.Errorf("%d refused for the time in the queue, %d still wait", n, waiting)
+	if n, r := p.refusedFor("queue_timeout"), p.Report().Services[f.Service]; n != 3 || r.Waiting != 0 {
+		t.Errorf("%d refused for the time in the queue, %d still wait", n, r.Waiting)
 	}
 	inside.Close()
 	wait.Until(t, "a place", func() bool { return p.Stats().Connections == 0 })
@@ -186,7 +183,7 @@ func TestDrainedWhileWaiting(t *testing.T) {
 	waiting = p.waits(t, f)
 	p.must(limited(weigh(weigh(f, a, 0), b, 0), 0, 10, 1))
 	waiting.wantReset(t)
-	expect.Equal(t, p.refusedFor(noBackend), 1, "refused without a backend")
+	expect.Equal(t, p.refusedFor("no_backend"), 1, "refused without a backend")
 	wantRefused(t, f.Key)
 
 	// The end of a frontend ends the wait, and counts no refusal.
@@ -354,66 +351,7 @@ func TestLimitsUnderLoad(t *testing.T) {
 			t.Errorf("backend %d had %d connections at once", i, n)
 		}
 	}
-	wait.Until(t, "all have ended", func() bool { return p.service(f.Service).open.Load() == 0 && p.Stats().Connections == 0 })
-}
-
-// If one goroutine of a client waits in the queue, another one ends at once, and gives back what it
-// has. The wait goes on.
-func TestOneGoroutineOfAClientWaits(t *testing.T) {
-	p := newTarget(t, Options{})
-	f := limited(onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, netip.MustParseAddrPort("192.0.2.1:80")), 0, 10, 1)
-	p.must(f)
-	s := p.service(f.Service)
-	client := func() *attempt {
-		a := p.frontend(f.Key).attempt(netip.MustParseAddrPort("198.51.100.1:40000"), s)
-		a.mayWait = true
-		return a
-	}
-	for _, ends := range []bool{false, true} {
-		first, second := client(), client()
-		e := must.Get(first.start(true))(t)
-		waits := make(chan error)
-		go func() {
-			_, err := second.start(true)
-			waits <- err
-		}()
-		wait.Until(t, "it waits", func() bool { return s.queue.length.Load() == 1 })
-		if _, err := second.start(true); err != errElsewhere {
-			t.Errorf("another goroutine: %v", err)
-		}
-		expect.Equal(t, s.queue.length.Load(), 1, "clients wait")
-		if ends {
-			second.end()
-			if err := <-waits; err != errElsewhere {
-				t.Errorf("after the end of the client: %v", err)
-			}
-			e.leave()
-			first.end()
-			continue
-		}
-		e.leave()
-		first.end()
-		s.wake()
-		expect.Succeed(t, <-waits)
-		e.leave()
-		second.end()
-	}
-	expect.Equal(t, s.open.Load(), 0, "clients are counted")
-}
-
-// Without limits or waiting clients, the places of a connection cost no memory.
-func TestPlacesCostNothing(t *testing.T) {
-	p := newTarget(t, Options{})
-	f := limited(onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, netip.MustParseAddrPort("192.0.2.1:80")), 10, 10, 10)
-	p.must(f)
-	front := p.frontend(f.Key)
-	a := front.attempt(netip.MustParseAddrPort("198.51.100.1:40000"), p.service(f.Service))
-	if n := testing.AllocsPerRun(100, func() {
-		a.tried = a.tried[:0]
-		e, _ := a.place(true)
-		e.leave()
-		a.exit()
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	wait.Until(t, "all have ended", func() bool { return p.Stats().Connections == 0 })
+	p.must(limited(f, 1, 0, 0))
+	expect.False(t, p.Full(f.Service), "a client counts in its service")
 }

@@ -24,7 +24,7 @@ const fillsPerTurn = 4
 // relay begins to copy in both directions. The copying goes on in ready until both have ended. It
 // passes on each end separately (half-close), and a reset as a reset.
 func (c *connection) relay() {
-	defer c.f.contain(c.owner, c.abort)
+	defer c.f.Contain(c.owner, c.Abort)
 	c.watch()
 	c.change(func() {
 		c.up.dst, c.up.src = c.server, c.client
@@ -48,7 +48,7 @@ func (c *connection) relay() {
 
 // Ready implements loop.Watcher.
 func (c *connection) Ready(s *loop.Socket, events uint32) {
-	defer c.f.contain(c.owner, c.abort)
+	defer c.f.Contain(c.owner, c.Abort)
 	if c.turn(s, events) {
 		c.finish()
 	}
@@ -117,7 +117,7 @@ func (c *connection) ends(d, back *direction, readErr, writeErr error) {
 	d.readErr, d.writeErr = readErr, writeErr
 	d.release(c.f.target.pipes)
 	if d == &c.up && writeErr == nil && (readErr == nil || loop.IsReset(readErr)) {
-		c.request.GiveUp(&c.endpoint.passive)
+		c.request.GiveUp(&c.endpoint.Passive)
 	}
 	switch {
 	case readErr == nil && writeErr == nil && (back.finished.Load() || !d.src.Broken && back.writeErr == nil || !d.src.Dead()):
@@ -180,8 +180,8 @@ func (c *connection) cut() {
 
 // abort resets both sides immediately. It is called from the deadlines, too, and from where all
 // connections are ended; a panic ends neither.
-func (c *connection) abort() {
-	defer c.f.contain(c.owner, nil)
+func (c *connection) Abort() {
+	defer c.f.Contain(c.owner, nil)
 	c.change(c.cut)
 }
 
@@ -219,7 +219,7 @@ func (c *connection) flush(s *loop.Socket, then func()) {
 		return
 	}
 	go func() {
-		defer c.f.contain(c.owner, c.abort)
+		defer c.f.Contain(c.owner, c.Abort)
 		wait := 200 * time.Microsecond
 		for end := time.Now().Add(flushTime); c.isUnsent(s) && time.Now().Before(end); time.Sleep(wait) {
 			wait = min(2*wait, 50*time.Millisecond)
@@ -236,10 +236,10 @@ func (c *connection) isUnsent(s *loop.Socket) bool {
 
 // finish gives back what the connection has, after its sockets were closed.
 func (c *connection) finish() {
-	defer c.f.contain(c.owner, nil)
+	defer c.f.Contain(c.owner, nil)
 	defer c.leave(over)
-	defer c.endpoint.leave()
-	defer c.endpoint.remove(c)
+	defer c.endpoint.Leave()
+	defer c.endpoint.Remove(c)
 	c.f.target.timeouts.Remove(c)
 	c.judge()
 }
@@ -250,10 +250,10 @@ func (c *connection) judge() {
 	switch {
 	case c.request.IsAnswered():
 	case (loop.IsReset(c.down.readErr) || loop.IsReset(c.up.writeErr)) && !c.up.finished.Load():
-		c.endpoint.passive.Reset()
+		c.endpoint.Passive.Reset()
 	case c.down.finished.Load():
-		c.endpoint.passive.Closed()
+		c.endpoint.Passive.Closed()
 	case c.up.finished.Load():
-		c.request.GiveUp(&c.endpoint.passive)
+		c.request.GiveUp(&c.endpoint.Passive)
 	}
 }

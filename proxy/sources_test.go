@@ -42,20 +42,6 @@ func TestSourceRangesUDP(t *testing.T) {
 	mustAsk(t, inside, "open sessions go on")
 }
 
-func TestAdmit(t *testing.T) {
-	own := func(a netip.Addr) bool { return a == netip.MustParseAddr("10.9.0.1") }
-	f := &frontend{key: vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1")}, target: &Target{opts: Options{Own: own}}}
-	both := []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8::/32")}
-	for client, want := range map[string]bool{
-		"198.51.100.7": true, "::ffff:198.51.100.7": true, "2001:db8::1%eth0": true, "198.51.101.7": false, "2001:db9::1": false,
-		"10.9.0.1": true, "10.9.0.2": false, "192.0.2.1": true, "192.0.2.2": false,
-	} {
-		expect.Equal(t, f.accepts(both, netip.MustParseAddr(client)), want, "%s", client)
-	}
-	expect.True(t, f.accepts(nil, netip.MustParseAddr("203.0.113.1")), "no ranges keep somebody out")
-	expect.False(t, f.accepts(both[1:], netip.MustParseAddr("203.0.113.1")), "ranges of the other family let everybody in")
-}
-
 // Backends always see this host's address, with any masquerade setting. A frontend with the local
 // policy is served, and the setting is no change.
 func TestMasqueradeOwnIsServed(t *testing.T) {

@@ -8,11 +8,11 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/ironvip/ironvip/internal/sklookup"
 	"github.com/ironvip/ironvip/internal/sockdiag"
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -117,7 +117,7 @@ func entryOf(key vip.FrontendKey) sklookup.Key {
 }
 
 func (s *steering) listen(f *frontend) (listener, error) {
-	key := f.key
+	key := f.Key
 	if f.spec.Kind != vip.OnVIP || s.target.opts.Sockets.Has(key.Protocol.String(), key.AddrPort()) {
 		return ownListeners{}.listen(f)
 	}
@@ -139,16 +139,16 @@ type steeredTCP struct {
 }
 
 func (l *steeredTCP) usable(bool) error { return nil }
-func (l *steeredTCP) died() error       { return l.s.died(l.f.key) }
+func (l *steeredTCP) died() error       { return l.s.died(l.f.Key) }
 
 func (l *steeredTCP) stop() {
 	l.stopped = true
-	l.s.forget(l.f.key)
+	l.s.forget(l.f.Key)
 }
 
 func (l *steeredTCP) close() {
 	if !l.stopped {
-		l.s.remove(l.f.key)
+		l.s.remove(l.f.Key)
 	}
 }
 
@@ -218,12 +218,12 @@ func (s *steering) open(slot sklookup.Slot) error {
 		}
 	}
 	s.closeSocket(slot, (*sockets.Set).Remove) // if it has died
-	if err := s.target.reserveListener(); err != nil {
+	if err := s.target.balance.Capacity.AddListener(); err != nil {
 		return err
 	}
 	shared, err := s.openAt(slot, at)
 	if err != nil {
-		s.target.releaseListener()
+		s.target.balance.Capacity.RemoveListener()
 		return fmt.Errorf("open the common socket of %s: %w", slotNames[slot], err)
 	}
 	s.shared[slot] = shared
@@ -278,19 +278,16 @@ func (s *steering) closeSocket(slot sklookup.Slot, how func(*sockets.Set, socket
 			shared.intake.Halt()
 			how(s.target.opts.Sockets, shared.socket)
 		})
-		s.target.releaseListener()
+		s.target.balance.Capacity.RemoveListener()
 		delete(s.shared, slot)
 	}
 }
 
 // complain reports an error that passes, of any client.
 func (s *steering) complain(err error) {
-	now := s.target.now()
-	if s.target.errorLog.pass(now, time.Second) {
-		s.target.log.Warn("accept or receive", "err", err)
-	}
+	s.target.balance.Complain(vip.FrontendKey{}, "accept or receive", err)
 	if loop.LacksDescriptor(err) { // the client waits
-		s.target.refused.add(noDescriptor, now)
+		s.target.balance.Refuse(nil, balance.NoDescriptor)
 	}
 }
 

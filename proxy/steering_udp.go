@@ -25,7 +25,7 @@ type steered struct {
 }
 
 func (w *steered) begin(u *udpListener) error {
-	key := u.f.key
+	key := u.f.Key
 	if err := w.s.enter(key, w.isNew, func() { w.s.udp[entryOf(key)] = u }); err != nil {
 		w.s.forget(key)
 		return err
@@ -35,7 +35,7 @@ func (w *steered) begin(u *udpListener) error {
 }
 
 func (w *steered) end(u *udpListener, gone bool) {
-	key := u.f.key
+	key := u.f.Key
 	switch {
 	case u.stopped.Load():
 	case gone:
@@ -49,18 +49,18 @@ func (w *steered) end(u *udpListener, gone bool) {
 	w.idle(u)
 }
 
-func (w *steered) stop(u *udpListener) { w.s.forget(u.f.key) }
+func (w *steered) stop(u *udpListener) { w.s.forget(u.f.Key) }
 
 func (w *steered) reply(u *udpListener) error {
 	if u.conn != nil {
 		return nil
 	}
-	if err := u.f.target.reserveListener(); err != nil {
+	if err := u.f.target.balance.Capacity.AddListener(); err != nil {
 		return err
 	}
-	conn, err := bindReply(u.f.key.AddrPort())
+	conn, err := bindReply(u.f.Key.AddrPort())
 	if err != nil {
-		u.f.target.releaseListener()
+		u.f.target.balance.Capacity.RemoveListener()
 		return err
 	}
 	u.conn = conn
@@ -70,7 +70,7 @@ func (w *steered) reply(u *udpListener) error {
 func (w *steered) idle(u *udpListener) {
 	if u.conn != nil {
 		u.conn.Close()
-		u.f.target.releaseListener()
+		u.f.target.balance.Capacity.RemoveListener()
 		u.conn = nil
 	}
 }
@@ -82,7 +82,7 @@ func (w *steered) died(u *udpListener) error {
 	if !u.open {
 		return nil
 	}
-	return w.s.died(u.f.key)
+	return w.s.died(u.f.Key)
 }
 
 // bindReply returns a socket for the replies of a frontend. A process that was replaced may have one, too.

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +21,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/proxy/passive"
 	"github.com/ironvip/ironvip/vip"
@@ -46,9 +46,6 @@ type Options struct {
 	// Files bounds the descriptors for traffic: of listeners, of TCP connections (two each) and of
 	// UDP sessions. Clients beyond it are refused. Default: see openfiles.Divide.
 	Files int
-	// MaxAffinity bounds the clients that one frontend remembers; default 65536,
-	// about 13 MiB.
-	MaxAffinity int
 
 	// Sockets opens the listeners. It must bind to addresses that the host hasn't got yet. Nil: a set that has inherited none.
 	Sockets *sockets.Set
@@ -72,7 +69,6 @@ func (o Options) withDefaults() Options {
 	o.HeaderTimeout = cmp.Or(o.HeaderTimeout, 5*time.Second)
 	o.UDPIdle = cmp.Or(o.UDPIdle, 60*time.Second)
 	o.Files = cmp.Or(o.Files, openfiles.Divide(openfiles.Limit()).Traffic)
-	o.MaxAffinity = cmp.Or(o.MaxAffinity, 1<<16)
 	if o.Own == nil {
 		o.Own = netip.Addr.IsLoopback
 	}
@@ -93,26 +89,18 @@ type Target struct {
 
 	opts        Options
 	log         *slog.Logger
-	epoch       time.Time
 	pipes       *pipes
 	loops       loop.Loops
 	timeouts    *loop.Deadlines // of connections
 	dials       *loop.Deadlines // of connects
-	capacity    capacity
-	services    services
-	passive     *passive.Table
-	refused     refusals
-	errorLog    throttle
-	headerLog   throttle
+	balance     *balance.Balancer
+	headerLog   balance.Throttle
 	entrance    entrance
 	about       Entrance
 	unreachable error          // why no client can reach this process; see enter
 	background  sync.WaitGroup // tasks of Drain
 	reporter    sync.WaitGroup // of passive health
 	stop        func()         // ends it
-
-	listening atomic.Int64 // descriptors of listeners
-	busy      sync.Map     // of *frontend: those that have had a connection
 
 	mu        sync.RWMutex // writers: Apply, Close
 	frontends map[vip.FrontendKey]*frontend
@@ -139,21 +127,18 @@ func New(opts Options) *Target {
 	t := &Target{
 		opts:      opts,
 		log:       opts.Log,
-		epoch:     time.Now(),
 		pipes:     &pipes{most: openfiles.Divide(openfiles.Limit()).Pipes / 2},
-		services:  services{m: make(map[vip.ServiceKey]*service), reported: make(map[*service]struct{})},
+		balance:   balance.New(balance.Options{Own: opts.Own, ConnectBudget: opts.ConnectBudget, Files: opts.Files, Log: opts.Log}),
 		frontends: make(map[vip.FrontendKey]*frontend),
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	t.stop = stop
-	t.timeouts, t.dials = loop.NewDeadlines(t.now, timeoutGrain), loop.NewDeadlines(t.now, dialGrain)
-	t.passive = passive.New(t.now)
-	t.capacity.most.Store(int64(opts.Files))
+	t.timeouts, t.dials = loop.NewDeadlines(t.balance.Now, timeoutGrain), loop.NewDeadlines(t.balance.Now, dialGrain)
 	if opts.Succeeds {
 		t.loops.Hold()
 	}
 	t.enter()
-	t.reporter.Go(func() { t.passive.Run(ctx, passive.Sink{Rows: opts.Passive, Event: opts.Report, Log: t.log}) })
+	t.reporter.Go(func() { t.balance.Passive.Run(ctx, passive.Sink{Rows: opts.Passive, Event: opts.Report, Log: t.log}) })
 	return t
 }
 
@@ -187,8 +172,6 @@ func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 func (t *Target) LastTurn() time.Time { return t.loops.LastTurn() }
 
 // now returns the monotonic time for all expirations, in nanoseconds.
-func (t *Target) now() int64 { return int64(time.Since(t.epoch)) }
-
 func (t *Target) isShut() bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -229,7 +212,7 @@ func (t *Target) put(spec *vip.Frontend) error {
 
 // open starts a frontend: its backends first, then the listener.
 func (t *Target) open(spec *vip.Frontend) error {
-	f := newFrontend(t, spec)
+	f := &frontend{Frontend: t.balance.NewFrontend(spec), target: t, spec: spec}
 	if err := f.listen(); err != nil {
 		f.close()
 		return listenProblem(spec, err)
@@ -274,7 +257,7 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 			}
 			o := observed{Value: *f.spec}
 			if err := f.listener.died(); err != nil {
-				o.Damage = append(o.Damage, fmt.Sprintf("listener %s died: %v", f.key, err))
+				o.Damage = append(o.Damage, fmt.Sprintf("listener %s died: %v", f.Key, err))
 			}
 			if !yield(o, nil) {
 				return
@@ -298,9 +281,9 @@ func (t *Target) Connections(_ context.Context, key vip.FrontendKey) (map[netip.
 		return nil, nil
 	}
 	open := make(map[netip.AddrPort]int)
-	for _, e := range f.backends.Load().all {
-		if n := e.state.Open.Load(); n > 0 {
-			open[e.addr] = int(n)
+	for _, e := range f.Endpoints() {
+		if n := e.State.Open.Load(); n > 0 {
+			open[e.Addr] = int(n)
 		}
 	}
 	return open, nil
@@ -326,4 +309,24 @@ func (t *Target) Close() error {
 	t.reporter.Wait()
 	t.background.Wait()
 	return nil
+}
+
+// Report returns the state of the proxy, for people and metrics.
+func (t *Target) Report() balance.Report { return t.balance.Report() }
+
+// Usage returns the state of the descriptors for traffic.
+func (t *Target) Usage() balance.Usage { return t.balance.Usage() }
+
+// Len returns the number of frontends.
+func (t *Target) Len() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.frontends)
+}
+
+// Keys returns the frontends.
+func (t *Target) Keys() []vip.FrontendKey {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.Collect(maps.Keys(t.frontends))
 }

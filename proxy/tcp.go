@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/proxy/passive"
 )
@@ -24,12 +25,12 @@ type tcpListener struct {
 }
 
 func listenTCP(f *frontend) (listener, error) {
-	if err := f.target.reserveListener(); err != nil {
+	if err := f.target.balance.Capacity.AddListener(); err != nil {
 		return nil, err
 	}
-	l, err := f.target.opts.Sockets.ListenUnpolled(context.Background(), "tcp", f.key.AddrPort())
+	l, err := f.target.opts.Sockets.ListenUnpolled(context.Background(), "tcp", f.Key.AddrPort())
 	if err != nil {
-		f.target.releaseListener()
+		f.target.balance.Capacity.RemoveListener()
 		return nil, err
 	}
 	t := &tcpListener{f: f, l: l}
@@ -51,7 +52,7 @@ func (t *tcpListener) end(how func(*sockets.Set, sockets.Socket)) {
 	if !t.ended.Swap(true) {
 		t.intake.Halt()
 		how(t.f.target.opts.Sockets, t.l)
-		t.f.target.releaseListener()
+		t.f.target.balance.Capacity.RemoveListener()
 	}
 }
 
@@ -66,7 +67,7 @@ func (t *tcpListener) died() error {
 func (t *tcpListener) fails(err error) {
 	t.f.complain("accept", err)
 	if loop.LacksDescriptor(err) { // the client waits
-		t.f.target.refuse(t.f.backends.Load().service, noDescriptor)
+		t.f.target.balance.Refuse(t.f.Service(), balance.NoDescriptor)
 	}
 }
 
@@ -77,17 +78,16 @@ func (t *tcpListener) die(err error) {
 
 // welcome starts to serve a client, or refuses it.
 func (f *frontend) welcome(client *loop.Socket, peer netip.AddrPort, by *loop.Loop) {
-	defer f.contain(f.backends.Load().service, client.Reset)
+	defer f.Contain(f.Service(), client.Reset)
 	announced := f.announced(peer.Addr())
-	s := f.admit(peer.Addr(), announced, connectionFiles)
+	s := f.Admit(peer.Addr(), announced, balance.ConnectionFiles)
 	if s == nil {
 		client.Reset()
 		return
 	}
-	f.target.capacity.connections.Add(1)
-	f.tasks.Add(1)
-	c := &connection{f: f, owner: s, loop: f.target.loops.Share(by), client: client, attempt: f.attempt(peer, s)}
-	c.attempt.mayWait = true
+	f.target.balance.Capacity.Connections.Add(1)
+	f.Tasks.Add(1)
+	c := &connection{f: f, owner: s, loop: f.target.loops.Share(by), client: client, attempt: f.Attempt(peer, s, true)}
 	if announced {
 		go c.task(c.readHeader)
 	} else {
@@ -121,7 +121,7 @@ func (c *connection) task(do func() step) {
 func (c *connection) take(do func() step) (next step) {
 	next = over // after a panic
 	defer func() { c.leave(next) }()
-	defer c.f.contain(c.owner, c.abort)
+	defer c.f.Contain(c.owner, c.Abort)
 	next = do()
 	return next
 }
@@ -129,20 +129,20 @@ func (c *connection) take(do func() step) (next step) {
 // leave ends a task that doesn't go on.
 func (c *connection) leave(last step) {
 	if last == over || last == elsewhere {
-		c.f.target.capacity.give(c.owner, backendFiles)
+		c.f.target.balance.Capacity.Give(c.owner, balance.BackendFiles)
 		if last == over {
 			c.release()
 		}
-		c.f.tasks.Done()
+		c.f.Tasks.Done()
 	}
 }
 
 // release gives back what the client has. Further calls do nothing.
 func (c *connection) release() {
 	if !c.released.Swap(true) {
-		c.attempt.end()
-		c.f.target.capacity.connections.Add(-1)
-		c.f.target.capacity.give(c.owner, clientFiles)
+		c.attempt.End()
+		c.f.target.balance.Capacity.Connections.Add(-1)
+		c.f.target.balance.Capacity.Give(c.owner, balance.ClientFiles)
 	}
 }
 
@@ -155,9 +155,9 @@ func (c *connection) connectNow() step { return c.tryAll(false) }
 
 func (c *connection) tryAll(canWait bool) step {
 	for {
-		e, err := c.attempt.start(canWait)
+		e, err := c.attempt.Start(canWait)
 		switch {
-		case errors.Is(err, errMustWait):
+		case errors.Is(err, balance.ErrMustWait):
 			go c.task(c.connect)
 			return pending
 		case err != nil:
@@ -167,34 +167,47 @@ func (c *connection) tryAll(canWait bool) step {
 		case began:
 			return pending
 		case err != nil:
-			return c.refuse(c.attempt.fail(err))
+			return c.refuse(c.attempt.Fail(err))
 		}
 	}
 }
 
 // refuse resets the client, unless another task serves it.
 func (c *connection) refuse(err error) step {
-	if errors.Is(err, errElsewhere) {
+	if errors.Is(err, balance.ErrElsewhere) {
 		return elsewhere
 	}
-	if why := reasonOf(err); why != admitted {
-		c.f.target.refuse(c.owner, why)
+	why := balance.Unreachable
+	switch {
+	case errors.As(err, &why): // one of the attempt
+	case loop.LacksDescriptor(err):
+		why = balance.NoDescriptor
+	case errors.Is(err, context.Canceled): // the frontend was closed, which is intended
+		why = balance.Admitted
 	}
-	c.abort()
+	if why != balance.Admitted {
+		c.f.target.balance.Refuse(c.owner, why)
+	}
+	c.Abort()
 	return over
 }
 
 // connection is one client's connection to one backend.
 type connection struct {
 	f        *frontend
-	owner    *service
-	attempt  *attempt
+	owner    *balance.Service
+	attempt  *balance.Attempt
+	to       netip.AddrPort // the address that the client connected to, if a PROXY header says it
 	loop     *loop.Loop
 	released atomic.Bool
-	endpoint *endpoint
-	tallies  tallies
+	endpoint *balance.Endpoint
+	tallies  balance.Tallies
 	activity
 	request passive.Request
+
+	race sync.Mutex // guards the next ones, and the state of each dialing. It is taken before the locks of attempts
+	won  bool       // the client has a backend
+	slow []*dialing // those after which another backend was tried
 
 	io             sync.Mutex   // guards the next ones. Locks of attempts are taken before it
 	client, server *loop.Socket // server is nil until it is connected
@@ -212,7 +225,7 @@ func (c *connection) localAddr() netip.AddrPort {
 }
 
 // become sets the backend.
-func (c *connection) become(server *loop.Socket, e *endpoint) {
+func (c *connection) become(server *loop.Socket, e *balance.Endpoint) {
 	c.io.Lock()
 	defer c.io.Unlock()
 	c.server, c.endpoint = server, e
@@ -221,10 +234,10 @@ func (c *connection) become(server *loop.Socket, e *endpoint) {
 // in and out count bytes passed on to the backend and to the client.
 func (c *connection) in(bytes int) {
 	c.request.Ask(c.used())
-	c.tallies.in(bytes)
+	c.tallies.In(bytes)
 }
 
 func (c *connection) out(bytes int) {
-	c.request.Answer(&c.endpoint.passive, c.used())
-	c.tallies.out(bytes)
+	c.request.Answer(&c.endpoint.Passive, c.used())
+	c.tallies.Out(bytes)
 }

@@ -140,7 +140,7 @@ func TestSocketOptions(t *testing.T) {
 			c := dial(t, key)
 			c.line(t)
 			one := p.only()
-			p.timeouts.Move(one, p.now())
+			p.timeouts.Move(one, p.balance.Now())
 			wait.Until(t, "keep-alives", func() bool {
 				one.io.Lock()
 				defer one.io.Unlock()
@@ -261,9 +261,9 @@ func TestATransferTakesTurns(t *testing.T) {
 
 	one.io.Lock()
 	one.client.Readable = true
-	before := p.frontend(key).tally.in.Load()
+	before := p.frontend(key).Traffic().In.Bytes
 	one.pump(&one.up, &one.down)
-	n := p.frontend(key).tally.in.Load() - before
+	n := p.frontend(key).Traffic().In.Bytes - before
 	one.io.Unlock()
 	expect.Equal(t, n, turn, "bytes in one turn")
 	other.echo(t, "between the turns")

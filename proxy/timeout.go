@@ -20,7 +20,7 @@ const keepAliveDelay = int64(30 * time.Second)
 
 // used records that bytes were passed on, and returns the time.
 func (c *connection) used() int64 {
-	now := c.f.target.now()
+	now := c.f.target.balance.Now()
 	c.last.Store(now)
 	return now
 }
@@ -40,7 +40,7 @@ func (c *connection) halfClose() {
 
 // nextVisit returns when the connection is visited next if no more bytes are passed on.
 func (c *connection) nextVisit() int64 {
-	t := c.f.backends.Load().relay
+	t := c.f.Settings()
 	return c.last.Load() + int64(min(t.HalfCloseTimeout, t.IdleTimeout))
 }
 
@@ -56,7 +56,7 @@ func (c *connection) Visit(now int64) (next int64, expired bool) {
 		c.kept = true
 		go c.keepAlive() // it may wait
 	}
-	t := c.f.backends.Load().relay
+	t := c.f.Settings()
 	last := c.last.Load()
 	half, idle := last+int64(t.HalfCloseTimeout), last+int64(t.IdleTimeout)
 	switch {
@@ -76,7 +76,7 @@ func (c *connection) Visit(now int64) (next int64, expired bool) {
 // Expire implements loop.Expirer. It resets both sides, so that neither takes the end for that of a
 // complete transfer.
 func (c *connection) Expire() {
-	c.abort()
+	c.Abort()
 }
 
 // keepAlive turns on the keep-alives of the socket to the backend.

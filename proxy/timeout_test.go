@@ -111,12 +111,10 @@ func (b *bench) only() (c *connection) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	for _, f := range b.frontends {
-		for _, e := range f.backends.Load().all {
-			e.mu.Lock()
-			for l := range e.links {
+		for _, e := range f.Endpoints() {
+			for _, l := range e.Links() {
 				c, _ = l.(*connection)
 			}
-			e.mu.Unlock()
 		}
 	}
 	return c
@@ -139,8 +137,9 @@ func TestTimeoutsOfOpenConnectionsChange(t *testing.T) {
 // The decisions at a visit, without waiting for the time.
 func TestVisit(t *testing.T) {
 	p := newTarget(t, Options{})
-	f := newFrontend(p.Target, onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin))
-	defer f.close()
+	spec := onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin)
+	p.must(spec)
+	f := p.frontend(spec.Key)
 	open, peer := tcpPair(t)
 	ended, other := tcpPair(t)
 	other.CloseWrite()

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/proxy/loop"
 )
 
@@ -86,12 +87,12 @@ func (u *udpListener) usable(yes bool) error {
 type ownSocket struct{}
 
 func (ownSocket) begin(u *udpListener) error {
-	if err := u.f.target.reserveListener(); err != nil {
+	if err := u.f.target.balance.Capacity.AddListener(); err != nil {
 		return err
 	}
-	socket, err := u.f.target.opts.Sockets.ListenUnpolled(context.Background(), "udp", u.f.key.AddrPort())
+	socket, err := u.f.target.opts.Sockets.ListenUnpolled(context.Background(), "udp", u.f.Key.AddrPort())
 	if err != nil {
-		u.f.target.releaseListener()
+		u.f.target.balance.Capacity.RemoveListener()
 		return err
 	}
 	u.conn = socket
@@ -112,7 +113,7 @@ func (ownSocket) end(u *udpListener, _ bool) {
 	} else {
 		u.f.target.opts.Sockets.Remove(u.conn)
 	}
-	u.f.target.releaseListener()
+	u.f.target.balance.Capacity.RemoveListener()
 	u.conn, u.intake = nil, nil
 }
 
@@ -133,7 +134,7 @@ func (u *udpListener) stop() {
 		u.way.stop(u)
 	}
 	for _, s := range u.sessions {
-		u.f.target.timeouts.Move(s, u.f.target.now()) // idle is shorter now
+		u.f.target.timeouts.Move(s, u.f.target.balance.Now()) // idle is shorter now
 	}
 }
 
@@ -159,7 +160,7 @@ func (u *udpListener) shut(gone bool) {
 	u.sessions = make(map[netip.AddrPort]*session)
 	u.mu.Unlock()
 	for _, s := range sessions {
-		s.abort()
+		s.Abort()
 	}
 }
 
@@ -177,7 +178,7 @@ func (u *udpListener) die(err error) {
 
 // receive forwards a datagram. A panic ends there.
 func (u *udpListener) receive(d loop.Datagram, by *loop.Loop) {
-	defer u.f.contain(u.f.backends.Load().service, nil)
+	defer u.f.Contain(u.f.Service(), nil)
 	u.forward(&sender{addr: d.Name().AddrPort(), name: *d.Name(), loop: by}, d.Data(), nil)
 }
 
@@ -190,8 +191,8 @@ type sender struct {
 
 // forward sends a client's datagram to its session's backend, and creates the session if needed. If
 // a backend refuses, the session ends and the datagram goes to another; refused are earlier ones.
-func (u *udpListener) forward(from *sender, data []byte, refused []*endpoint) {
-	for range maxAttempts {
+func (u *udpListener) forward(from *sender, data []byte, refused []*balance.Endpoint) {
+	for range balance.MaxAttempts {
 		s, err := u.session(from, data, refused)
 		if err != nil {
 			u.refuse(err)
@@ -209,20 +210,20 @@ func (u *udpListener) forward(from *sender, data []byte, refused []*endpoint) {
 			refused = append(refused, s.endpoint)
 		}
 	}
-	u.f.target.refuse(u.f.backends.Load().service, unreachable)
+	u.f.target.balance.Refuse(u.f.Service(), balance.Unreachable)
 }
 
 // refuse counts a datagram without a session, if that has a reason.
 func (u *udpListener) refuse(err error) {
-	var why reason
+	var why balance.Reason
 	switch {
 	case errors.Is(err, errRefused), errors.Is(err, net.ErrClosed):
 		return
 	case errors.As(err, &why):
-		u.f.target.refuse(u.f.backends.Load().service, why)
+		u.f.target.balance.Refuse(u.f.Service(), why)
 		return
 	case loop.LacksDescriptor(err):
-		u.f.target.refuse(u.f.backends.Load().service, noDescriptor)
+		u.f.target.balance.Refuse(u.f.Service(), balance.NoDescriptor)
 	}
 	u.f.complain("start a session", err)
 }
@@ -231,7 +232,7 @@ func (u *udpListener) refuse(err error) {
 var errRefused = errors.New("the client is not admitted")
 
 // session returns the client's session, or starts one.
-func (u *udpListener) session(from *sender, data []byte, refused []*endpoint) (*session, error) {
+func (u *udpListener) session(from *sender, data []byte, refused []*balance.Endpoint) (*session, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if s := u.sessions[from.addr]; s != nil {
@@ -240,42 +241,45 @@ func (u *udpListener) session(from *sender, data []byte, refused []*endpoint) (*
 	if !u.open || u.stopped.Load() {
 		return nil, net.ErrClosed
 	}
-	usable := len(u.f.backends.Load().usable)
+	usable := u.f.Usable()
 	if len(refused) > 0 && len(refused) >= usable {
-		return nil, unreachable
+		return nil, balance.Unreachable
 	}
 	t := u.f.target
 	defer u.mayIdle()
-	owner := u.f.admit(from.addr.Addr(), false, sessionFiles)
+	owner := u.f.Admit(from.addr.Addr(), false, balance.SessionFiles)
 	if owner == nil {
 		return nil, errRefused
 	}
 	if err := u.way.reply(u); err != nil {
-		t.capacity.give(owner, sessionFiles)
+		t.balance.Capacity.Give(owner, balance.SessionFiles)
 		return nil, err
 	}
-	t.capacity.sessions.Add(1)
-	s := &session{listener: u, owner: owner, front: u.conn, client: *from, attempt: u.f.attempt(from.addr, owner)}
-	s.refused = refused
-	s.attempt.exclude(refused)
-	s.used.Store(t.now())
+	t.balance.Capacity.Sessions.Add(1)
+	s := &session{listener: u, owner: owner, front: u.conn, client: *from, attempt: u.f.Attempt(from.addr, owner, false, refused...), refused: refused}
+	s.used.Store(t.balance.Now())
 	if usable > 1 && len(data) <= maxFirst {
 		s.first = append([]byte{}, data...)
 	}
 	started := false
 	defer func() {
 		if !started {
-			s.attempt.end()
+			s.attempt.End()
 			s.give()
 		}
 	}()
-	if _, err := s.attempt.connect(s.connectTo); err != nil {
-		return nil, err
+	for !started {
+		e, err := s.attempt.Start(true)
+		if err != nil {
+			return nil, err
+		}
+		if started, err = s.attempt.Try(e, func() (bool, error) { return s.connectTo(e) }); err != nil {
+			return nil, s.attempt.Fail(err)
+		}
 	}
-	started = true
 	u.sessions[from.addr] = s
-	u.f.connected(s.tallies)
-	u.f.tasks.Add(1)
+	s.tallies.Connected()
+	u.f.Tasks.Add(1)
 	t.timeouts.Add(s, s.expiry())
 	return s, nil
 }
@@ -300,14 +304,14 @@ func (u *udpListener) mayIdle() {
 // session connects one client to one backend.
 type session struct {
 	listener *udpListener
-	owner    *service
+	owner    *balance.Service
 	front    *sockets.Unpolled // the socket that the client sends to
 	client   sender
-	attempt  *attempt
-	refused  []*endpoint // what the client sent, before this session
+	attempt  *balance.Attempt
+	refused  []*balance.Endpoint // what the client sent, before this session
 
-	endpoint *endpoint
-	tallies  tallies
+	endpoint *balance.Endpoint
+	tallies  balance.Tallies
 	loop     *loop.Loop // of server
 	answered bool       // of the loop
 
@@ -321,25 +325,25 @@ type session struct {
 
 // connectTo connects the session to a backend. It returns false if that fails, with an error if
 // other backends would fail, too.
-func (s *session) connectTo(e *endpoint) (done bool, err error) {
+func (s *session) connectTo(e *balance.Endpoint) (done bool, err error) {
 	s.mu.Lock() // the loop waits until the session is complete
 	defer s.mu.Unlock()
-	server, err := loop.Connect(e.addr, unix.SOCK_DGRAM)
+	server, err := loop.Connect(e.Addr, unix.SOCK_DGRAM)
 	if err != nil { // no socket, or no route to this backend
 		if loop.IsLocalFault(err) {
 			return false, err
 		}
-		s.attempt.failed(e, &net.OpError{Op: "dial", Net: "udp", Addr: net.UDPAddrFromAddrPort(e.addr), Err: err})
+		s.attempt.Failed(e, &net.OpError{Op: "dial", Net: "udp", Addr: net.UDPAddrFromAddrPort(e.Addr), Err: err})
 		return false, nil
 	}
-	s.endpoint, s.tallies, s.server = e, s.listener.f.tallies(e), server
+	s.endpoint, s.tallies, s.server = e, s.listener.f.Tallies(e), server
 	s.loop = s.listener.f.target.loops.Share(s.client.loop)
-	if !e.add(s) { // removed meanwhile
+	if !e.Add(s) { // removed meanwhile
 		server.Close()
 		return false, nil
 	}
 	if err := s.loop.Add(server, s); err != nil {
-		e.remove(s)
+		e.Remove(s)
 		server.Close()
 		s.ended = true // in case that the endpoint is closed at this moment
 		return false, err
@@ -348,13 +352,13 @@ func (s *session) connectTo(e *endpoint) (done bool, err error) {
 }
 
 // abort ends the session because its endpoint or its listener is closed.
-func (s *session) abort() { s.end(nil) }
+func (s *session) Abort() { s.end(nil) }
 
 // give ends the count of the session.
 func (s *session) give() {
-	c := &s.listener.f.target.capacity
-	c.sessions.Add(-1)
-	c.give(s.owner, sessionFiles)
+	c := &s.listener.f.target.balance.Capacity
+	c.Sessions.Add(-1)
+	c.Give(s.owner, balance.SessionFiles)
 }
 
 // end ends the session. If its backend has refused before the first answer, the client's first datagram goes to another
@@ -369,15 +373,15 @@ func (s *session) end(refusal error) {
 		return
 	}
 	u := s.listener
-	defer u.f.tasks.Done()
+	defer u.f.Tasks.Done()
 	u.forget(s)
 	u.f.target.timeouts.Remove(s)
 	if refusal != nil {
-		s.attempt.failed(s.endpoint, refusal)
+		s.attempt.Failed(s.endpoint, refusal)
 	}
-	s.endpoint.remove(s)
-	s.endpoint.leave()
-	s.attempt.end()
+	s.endpoint.Remove(s)
+	s.endpoint.Leave()
+	s.attempt.End()
 	s.give()
 	if first := s.takeFirst(); refusal != nil && first != nil {
 		u.forward(&s.client, first, append(s.refused, s.endpoint))
@@ -407,8 +411,8 @@ func (s *session) send(data []byte) error {
 		// Not write(2), which needn't send an empty datagram.
 		switch err := unix.Send(s.server.FD, data, unix.MSG_NOSIGNAL); {
 		case err == nil:
-			s.used.Store(s.listener.f.target.now())
-			s.tallies.in(len(data))
+			s.used.Store(s.listener.f.target.balance.Now())
+			s.tallies.In(len(data))
 			return nil
 		case !errors.Is(err, unix.EINTR):
 			return err
@@ -418,7 +422,7 @@ func (s *session) send(data []byte) error {
 
 // Ready implements loop.Watcher: it passes on the backend's replies. The session ends if the backend refuses.
 func (s *session) Ready(*loop.Socket, uint32) {
-	defer s.listener.f.contain(s.owner, s.abort)
+	defer s.listener.f.Contain(s.owner, s.Abort)
 	room := s.loop.Room()
 	n, err := s.receive(room)
 	switch {
@@ -434,13 +438,11 @@ func (s *session) Ready(*loop.Socket, uint32) {
 	if !s.answered {
 		s.answered = true
 		s.takeFirst()
-		s.attempt.mu.Lock() // the session may end meanwhile
-		s.attempt.works(s.endpoint)
-		s.attempt.mu.Unlock()
-		s.endpoint.passive.Answered()
+		s.attempt.Stay(s.endpoint)
+		s.endpoint.Passive.Answered()
 	}
-	s.used.Store(s.listener.f.target.now())
-	_ = s.front.Control(func(fd uintptr) { s.tallies.out(room.SendTo(int(fd), n, &s.client.name)) }) // closed: the session ends
+	s.used.Store(s.listener.f.target.balance.Now())
+	_ = s.front.Control(func(fd uintptr) { s.tallies.Out(room.SendTo(int(fd), n, &s.client.name)) }) // closed: the session ends
 }
 
 func (s *session) receive(room *loop.Batch) (n int, err error) {

@@ -42,7 +42,7 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/proxy/process"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -201,12 +201,12 @@ func (p *Planes) LastTurn() time.Time {
 func (p *Planes) UsesDevice() <-chan struct{} { return p.plane().vips.UsesDevice() }
 
 // Report returns what the proxy reports; an empty report while another dataplane serves.
-func (p *Planes) Report() *proxy.Report {
+func (p *Planes) Report() *balance.Report {
 	if c := p.plane().proxy; c != nil {
 		r := c.Report()
 		return &r.Report
 	}
-	return new(proxy.Report)
+	return new(balance.Report)
 }
 
 // Mark returns the packet mark of a path of probes, or why it has none.

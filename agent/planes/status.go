@@ -13,7 +13,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/proxy/remote"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -97,7 +97,7 @@ func panicChecks(clients uint64, now bool) []v1.Check {
 
 // limitChecks returns the line of the status on services that have reached their own limits. It
 // warns if they refuse clients.
-func limitChecks(limited []proxy.Limited) []v1.Check {
+func limitChecks(limited []balance.Limited) []v1.Check {
 	if len(limited) == 0 {
 		return nil
 	}
@@ -130,7 +130,7 @@ func limitChecks(limited []proxy.Limited) []v1.Check {
 
 // capacityChecks returns the line of the status on the proxy's capacity, if it is short. Files is
 // the process's limit of descriptors.
-func capacityChecks(c proxy.Capacity, files uint64) []v1.Check {
+func capacityChecks(c balance.Usage, files uint64) []v1.Check {
 	if !c.Short() {
 		return nil
 	}

@@ -11,13 +11,13 @@ import (
 	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
 func TestCapacityInTheStatus(t *testing.T) {
-	used := proxy.Capacity{Files: 1888, Used: 1500, Connections: 700, Sessions: 100}
+	used := balance.Usage{Files: 1888, Used: 1500, Connections: 700, Sessions: 100}
 	if got := capacityChecks(used, 2048); got != nil {
 		t.Errorf("not short: %+v", got)
 	}
@@ -26,7 +26,7 @@ func TestCapacityInTheStatus(t *testing.T) {
 	reserved.Reserved, exhausted.Exhausted = true, true
 	const state = "700 connections and 100 sessions use 1500 of 1888 descriptors, 1200 of them for service shop/db"
 	for _, x := range []struct {
-		capacity             proxy.Capacity
+		capacity             balance.Usage
 		level, message, hint string
 	}{
 		{used, v1.LevelWarn, state, "ironvip service explain shop/db"},
@@ -50,7 +50,7 @@ func TestLimitsInTheStatus(t *testing.T) {
 	if got := limitChecks(nil); got != nil {
 		t.Errorf("none limited: %+v", got)
 	}
-	got := limitChecks([]proxy.Limited{
+	got := limitChecks([]balance.Limited{
 		{Service: vip.ServiceKey{Namespace: "shop", Name: "db"}, Reasons: []string{"max_connections"}, Refused: 7},
 		{Service: vip.ServiceKey{Name: "web"}, Reasons: []string{"max_queue", "queue_timeout"}, Refused: 9},
 	})
@@ -58,11 +58,11 @@ func TestLimitsInTheStatus(t *testing.T) {
 	if len(got) != 1 || got[0].Name != "limits" || got[0].Level != v1.LevelWarn || got[0].Message != want || !strings.Contains(got[0].Hint, "explain shop/db") {
 		t.Errorf("%+v", got)
 	}
-	got = limitChecks([]proxy.Limited{{Service: vip.ServiceKey{Name: "api"}, Full: true}})
+	got = limitChecks([]balance.Limited{{Service: vip.ServiceKey{Name: "api"}, Full: true}})
 	if len(got) != 1 || got[0].Level != v1.LevelOK || got[0].Message != "1 service full: api" || !strings.Contains(got[0].Hint, "explain api") {
 		t.Errorf("full: %+v", got)
 	}
-	got = limitChecks([]proxy.Limited{{Service: vip.ServiceKey{Name: "api"}, Full: true}, {Service: vip.ServiceKey{Name: "web"}, Full: true, Reasons: []string{"max_queue"}, Refused: 9}})
+	got = limitChecks([]balance.Limited{{Service: vip.ServiceKey{Name: "api"}, Full: true}, {Service: vip.ServiceKey{Name: "web"}, Full: true, Reasons: []string{"max_queue"}, Refused: 9}})
 	if len(got) != 1 || got[0].Level != v1.LevelWarn || !strings.Contains(got[0].Hint, "explain web") ||
 		got[0].Message != "1 service refused clients in the last minute: web for max_queue (9 since the start); 2 services full: api, web" {
 		t.Errorf("full and refusing: %+v", got)

@@ -91,6 +91,11 @@ var only = map[string][]string{
 	"nft":                     {"vip", "plane", "internal/netlink", "internal/nftwire", "internal/firewall", "internal/metric"},
 	"connect":                 {"vip", "plane", "internal/bpf", "internal/sockdiag", "internal/sockets"},
 	"proxy":                   {"vip", "plane", "internal/bpf", "internal/firewall", "internal/hostnet", "internal/netlink", "internal/backoff", "internal/sockets", "internal/sklookup", "internal/sockdiag", "internal/sockopt", "internal/openfiles", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/mirror", "internal/logwriter", "internal/memlimit", "internal/parallel", "internal/wake"},
+	"proxy/loop":              {"internal/backoff", "internal/delayqueue", "internal/sockets"},
+	"proxy/pick":              {"vip"},
+	"proxy/proxyproto":        {},
+	"proxy/passive":           {"vip", "plane/reconcile", "internal/backoff", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/wake"},
+	"proxy/balance":           {"vip", "plane/reconcile", "proxy/passive", "proxy/pick"},
 	"sources/consul":          {"vip", "sources", "internal/backoff", "internal/consulclient", "internal/text", "internal/tomlfile", "internal/parallel"},
 }
 

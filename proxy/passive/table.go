@@ -53,7 +53,7 @@ type Frontend struct {
 	usable  []*Member // guarded by Table.mu
 }
 
-// Member is a backend of a frontend. What is known of its address is shared by all frontends of the service.
+// Member is a backend of a frontend. All frontends of the service share the Backend of its address.
 type Member struct {
 	*Backend
 	frontend *Frontend

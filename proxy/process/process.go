@@ -335,7 +335,7 @@ func (s *Server) reportNow() Report {
 	defer s.mu.Unlock()
 	r := Report{Limit: openfiles.Limit()}
 	for t := range s.drains {
-		r.Draining += t.Capacity().Connections
+		r.Draining += t.Usage().Connections
 	}
 	if s.target != nil {
 		r.Report, r.Frontends = s.target.Report(), int64(s.target.Len())

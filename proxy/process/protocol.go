@@ -5,6 +5,7 @@ import (
 
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -86,7 +87,7 @@ type Breakdown struct {
 
 // Report is the state of the proxy.
 type Report struct {
-	proxy.Report
+	balance.Report
 	Limit     uint64 // of the process's descriptors
 	Frontends int64  // that it serves
 	Draining  int64  // TCP connections of retired frontends

@@ -1,4 +1,4 @@
-package proxy
+package balance
 
 import (
 	"container/list"
@@ -6,6 +6,9 @@ import (
 	"sync"
 	"time"
 )
+
+// maxAffinity bounds the clients that one frontend remembers, which take about 13 MiB.
+const maxAffinity = 1 << 16
 
 // affinity remembers the backend of each client address until the timeout after the end of its last
 // connection. It holds at most limit clients. When it is full, it forgets the client that has been

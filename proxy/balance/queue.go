@@ -1,4 +1,4 @@
-package proxy
+package balance
 
 import (
 	"container/list"
@@ -27,13 +27,13 @@ type queue struct {
 
 // line is the part of a queue that waits for the backends of one frontend.
 type line struct {
-	f       *frontend
+	f       *Frontend
 	waiters list.List // of *waiter, in the order of their arrival
 }
 
 // waiter is one client in a queue.
 type waiter struct {
-	a     *attempt // what the queue reads of it doesn't change while the client waits
+	a     *Attempt // what the queue reads of it doesn't change while the client waits
 	line  *line
 	place *list.Element
 	turn  chan struct{} // receives each time it is the waiter's turn
@@ -56,7 +56,7 @@ func (l *line) add(w *waiter) {
 
 // push adds a client at the end, or at its former position if it had a turn that led to nothing. It
 // returns nil if the queue is as long as it may be.
-func (s *service) push(a *attempt) *waiter {
+func (s *Service) push(a *Attempt) *waiter {
 	q := &s.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *service) push(a *attempt) *waiter {
 // wake gives the turn to the client that came first, of those first in their lines with a place,
 // unless another one has it. A caller that frees a place calls it afterwards. It costs a load if
 // nobody waits.
-func (s *service) wake() {
+func (s *Service) wake() {
 	q := &s.queue
 	if q.length.Load() == 0 {
 		return
@@ -92,7 +92,7 @@ func (s *service) wake() {
 		return // the one with the turn calls it afterwards
 	}
 	var next *waiter
-	now, retry := q.lines[0].f.target.now(), int64(never)
+	now, retry := q.lines[0].f.balancer.Now(), int64(never)
 	for _, l := range q.lines {
 		w := l.waiters.Front().Value.(*waiter)
 		if at := w.a.opening(now); at > now {
@@ -114,7 +114,7 @@ func (s *service) wake() {
 }
 
 // pass ends the turn of w, if it has it. If w is done, it also leaves the queue.
-func (s *service) pass(w *waiter, done bool) {
+func (s *Service) pass(w *waiter, done bool) {
 	q := &s.queue
 	q.mu.Lock()
 	if q.turn == w {
@@ -131,10 +131,10 @@ func (s *service) pass(w *waiter, done bool) {
 	s.wake()
 }
 
-// opening returns from when on a client that waits needn't wait longer, by Target.now: there may be
+// opening returns from when on a client that waits needn't wait longer, by Balancer.Now: there may be
 // a place for it, or it has no backend to wait for. It is never if only the end of a connection
 // can help.
-func (a *attempt) opening(now int64) int64 {
+func (a *Attempt) opening(now int64) int64 {
 	b := a.f.backends.Load()
 	switch {
 	case len(b.usable) == 0:
@@ -144,8 +144,8 @@ func (a *attempt) opening(now int64) int64 {
 	}
 	first := int64(never)
 	for _, e := range b.usable {
-		if !e.state.Full() {
-			first = min(first, max(e.passive.Avoid().Load(), a.refusedUntil(e)))
+		if !e.State.Full() {
+			first = min(first, max(e.Passive.Avoid().Load(), a.refusedUntil(e)))
 		}
 	}
 	if first > now && !a.awaits(b, now) {
@@ -156,15 +156,15 @@ func (a *attempt) opening(now int64) int64 {
 
 // awaits reports whether the client should rather wait than try an ejected backend: another one,
 // which hasn't refused it, is only full.
-func (a *attempt) awaits(b *backends, now int64) bool {
-	return slices.ContainsFunc(b.usable, func(e *endpoint) bool { return e.state.Full() && a.refusedUntil(e) <= now })
+func (a *Attempt) awaits(b *backends, now int64) bool {
+	return slices.ContainsFunc(b.usable, func(e *Endpoint) bool { return e.State.Full() && a.refusedUntil(e) <= now })
 }
 
 // place returns a backend with a place for the client, and counts the connection there and in the
-// service, until leave. If all are full, the client waits in the queue, if it may. The caller holds
-// mu, which is free during the wait. No backend is tried meanwhile. It returns errMustWait instead of
+// service, until Leave. If all are full, the client waits in the queue, if it may. The caller holds
+// mu, which is free during the wait. No backend is tried meanwhile. It returns ErrMustWait instead of
 // waiting if the caller can't.
-func (a *attempt) place(canWait bool) (*endpoint, error) {
+func (a *Attempt) place(canWait bool) (*Endpoint, error) {
 	s := a.service
 	if a.entered || s.queue.length.Load() == 0 || !a.waits() {
 		if e, why := a.take(); !why.waits() || !a.waits() {
@@ -173,7 +173,7 @@ func (a *attempt) place(canWait bool) (*endpoint, error) {
 	}
 	if !canWait {
 		a.from = nil // a place that it missed may be free later
-		return nil, errMustWait
+		return nil, ErrMustWait
 	}
 	w := s.push(a)
 	if w == nil {
@@ -187,7 +187,7 @@ func (a *attempt) place(canWait bool) (*endpoint, error) {
 		if err := a.wait(w); err != nil {
 			return nil, err
 		} else if a.over {
-			return nil, errElsewhere
+			return nil, ErrElsewhere
 		}
 		a.from, a.tries = nil, 0
 		if e, why := a.take(); !why.waits() {
@@ -198,7 +198,7 @@ func (a *attempt) place(canWait bool) (*endpoint, error) {
 
 // wait waits for the turn of w, without mu. Another goroutine that comes for a backend meanwhile
 // finds the client waiting.
-func (a *attempt) wait(w *waiter) error {
+func (a *Attempt) wait(w *waiter) error {
 	a.waiting = true
 	a.mu.Unlock()
 	defer func() {
@@ -210,16 +210,16 @@ func (a *attempt) wait(w *waiter) error {
 		return nil
 	case <-a.patience.C: // or end was called
 		return queueTimeout
-	case <-a.f.life.Done():
+	case <-a.f.Life.Done():
 		return context.Canceled
 	}
 }
 
 // waits reports whether the client may wait in the queue.
-func (a *attempt) waits() bool { return a.mayWait && a.service.relay.Load().MaxQueue > 0 }
+func (a *Attempt) waits() bool { return a.mayWait && a.service.relay.Load().MaxQueue > 0 }
 
 // take is place without a queue. The caller holds mu.
-func (a *attempt) take() (*endpoint, reason) {
+func (a *Attempt) take() (*Endpoint, Reason) {
 	if len(a.f.backends.Load().usable) == 0 {
 		return nil, noBackend
 	}
@@ -234,21 +234,21 @@ func (a *attempt) take() (*endpoint, reason) {
 			break
 		}
 		if e.enter() {
-			return e, admitted
+			return e, Admitted
 		}
 		full = true // a simultaneous client took the last place
 	}
-	if full || a.awaits(a.from, a.f.target.now()) {
+	if full || a.awaits(a.from, a.f.balancer.Now()) {
 		if a.running == 0 {
 			a.exit() // clients of other frontends may have a place
 		}
 		return nil, backendsFull
 	}
-	return nil, unreachable
+	return nil, Unreachable
 }
 
 // exit ends the count of the client in its service.
-func (a *attempt) exit() {
+func (a *Attempt) exit() {
 	if a.entered {
 		a.entered = false
 		a.service.leave()

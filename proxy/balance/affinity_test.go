@@ -1,4 +1,4 @@
-package proxy
+package balance
 
 import (
 	"net/netip"
@@ -96,4 +96,11 @@ func TestAffinityMoves(t *testing.T) {
 			t.Error("stored although no backend was found")
 		}
 	})
+}
+
+// len returns the number of remembered clients.
+func (a *affinity) len() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.clients)
 }

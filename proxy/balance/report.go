@@ -1,7 +1,6 @@
-package proxy
+package balance
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -11,7 +10,7 @@ import (
 
 // Report is the state of the proxy, for people and metrics.
 type Report struct {
-	Capacity Capacity
+	Capacity Usage
 	Refusals []reconcile.Refusal                   // clients refused since the start, for every reason
 	Services map[vip.ServiceKey]ServiceReport      // those that have refused clients, are full, or have a queue
 	Failures map[vip.PassiveKey]reconcile.Failures // of backends, if there were any
@@ -70,31 +69,17 @@ type ServiceReport struct {
 	Full bool
 }
 
-// Report returns the state. It costs O(services with limits or refused clients, and backends).
-func (t *Target) Report() Report {
-	r := Report{Capacity: t.Capacity(), Refusals: t.list(&t.refused, true),
-		Services: make(map[vip.ServiceKey]ServiceReport), Failures: t.passive.Failures()}
-	t.services.mu.Lock()
-	defer t.services.mu.Unlock()
-	for s := range t.services.reported {
-		one := ServiceReport{t.list(&s.refused, false), int(s.queue.length.Load()), int(s.relay.Load().MaxQueue), s.isFull()}
+// Report returns the state. It costs O(services and backends).
+func (b *Balancer) Report() Report {
+	r := Report{Capacity: b.Usage(), Refusals: b.list(&b.refused, true),
+		Services: make(map[vip.ServiceKey]ServiceReport), Failures: b.Passive.Failures()}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key, s := range b.services {
+		one := ServiceReport{b.list(&s.refused, false), int(s.queue.length.Load()), int(s.relay.Load().MaxQueue), s.isFull()}
 		if len(one.Refusals) > 0 || one.Most > 0 || one.Waiting > 0 || one.Full {
-			r.Services[s.key] = one
+			r.Services[key] = one
 		}
 	}
 	return r
-}
-
-// Len returns the number of frontends.
-func (t *Target) Len() int {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return len(t.frontends)
-}
-
-// Keys returns the frontends.
-func (t *Target) Keys() []vip.FrontendKey {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return slices.Collect(maps.Keys(t.frontends))
 }

@@ -1,0 +1,171 @@
+package balance
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ironvip/ironvip/proxy/passive"
+	"github.com/ironvip/ironvip/proxy/pick"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Frontend has the backends of one key. One goroutine at a time may call Choose and Close. The other methods may be called
+// concurrently.
+type Frontend struct {
+	Key   vip.FrontendKey
+	Life  context.Context // until the frontend is closed
+	Tasks sync.WaitGroup  // what Close waits for: tasks of clients
+
+	balancer *Balancer
+	end      context.CancelFunc
+	turn     atomic.Uint64
+	backends atomic.Pointer[backends]
+	tally    tally
+	passive  passive.Frontend
+}
+
+// backends is the set from which a frontend chooses. It is immutable; an update replaces it.
+type backends struct {
+	all      endpoints
+	usable   endpoints // those with a weight; picker has their indexes
+	picker   pick.Picker
+	withPort bool
+	affinity *affinity      // nil: none
+	sources  []netip.Prefix // clients outside are refused; empty: none
+	relay    *vip.ProxySettings
+	service  *Service // nil before the first spec
+}
+
+// NewFrontend returns a frontend with the backends of spec. The caller closes it.
+func (b *Balancer) NewFrontend(spec *vip.Frontend) *Frontend {
+	f := &Frontend{balancer: b, Key: spec.Key}
+	f.Life, f.end = context.WithCancel(context.Background())
+	f.backends.Store(&noBackends)
+	f.Choose(spec)
+	return f
+}
+
+// noBackends is the set of a frontend without a spec.
+var noBackends backends
+
+// defaultRelay is the settings of all frontends without others.
+var defaultRelay = (*vip.ProxySettings)(nil).Get()
+
+func relayOf(spec *vip.Frontend) *vip.ProxySettings {
+	if spec.Relay == nil {
+		return &defaultRelay
+	}
+	relay := spec.Relay.Get()
+	return &relay
+}
+
+// Choose sets spec's backends and closes the endpoints that spec no longer has. Spec has a scheduler of package pick.
+func (f *Frontend) Choose(spec *vip.Frontend) {
+	old := f.backends.Load()
+	b := &backends{
+		all:      make(endpoints, 0, len(spec.Backends)),
+		usable:   make(endpoints, 0, len(spec.Backends)),
+		withPort: spec.SchedulerPort,
+		affinity: old.affinity,
+		sources:  spec.SourceRanges,
+		relay:    relayOf(spec),
+	}
+	if b.service = old.service; b.service == nil || b.service.key != spec.Service {
+		b.service = f.balancer.join(spec.Service, b.relay)
+	}
+	b.service.relay.Store(b.relay)
+	candidates := make([]pick.Backend, 0, len(spec.Backends))
+	members := make([]*passive.Member, 0, len(spec.Backends))
+	for _, e := range spec.Backends {
+		end := old.all.of(e.Addr)
+		switch {
+		case end == nil:
+			end = b.service.newEndpoint(e.Addr)
+			f.balancer.Passive.Join(&end.Passive, vip.PassiveKey{Service: spec.Service, Protocol: f.Key.Protocol, Addr: e.Addr}, &f.passive, b.service.passive)
+			end.State.Avoid = end.Passive.Avoid()
+		case e.Weight > 0 && old.usable.of(e.Addr) == nil:
+			end.Passive.Readmit()
+		}
+		end.State.Most.Store(int64(e.MaxConnections))
+		b.all = append(b.all, end)
+		if e.Weight > 0 {
+			b.usable = append(b.usable, end)
+			members = append(members, &end.Passive)
+			candidates = append(candidates, pick.Backend{Addr: e.Addr, Weight: uint32(e.Weight), State: &end.State})
+		}
+	}
+	picker, err := pick.New(cmp.Or(spec.Scheduler, vip.DefaultScheduler), candidates, &f.turn)
+	if err != nil {
+		panic(err)
+	}
+	b.picker = picker
+	switch {
+	case spec.Affinity <= 0:
+		b.affinity = nil
+	case b.affinity == nil:
+		b.affinity = newAffinity(spec.Affinity, maxAffinity)
+	default:
+		b.affinity.setTimeout(spec.Affinity)
+	}
+	f.backends.Store(b)
+	f.balancer.Passive.Use(&f.passive, members)
+	b.service.wake() // a limit may be higher
+
+	if old.service != nil && old.service != b.service {
+		f.balancer.part(old.service)
+	}
+	for _, end := range old.all {
+		if b.all.of(end.Addr) == nil {
+			end.close()
+		}
+	}
+}
+
+// Close ends every connection, and waits for all tasks.
+func (f *Frontend) Close() {
+	f.end()
+	b := f.backends.Load()
+	for _, e := range b.all {
+		e.close()
+	}
+	f.Tasks.Wait()
+	f.balancer.part(b.service)
+}
+
+// Settings returns the settings of the service. They don't change: an update replaces them.
+func (f *Frontend) Settings() *vip.ProxySettings { return f.backends.Load().relay }
+
+// Service returns the service.
+func (f *Frontend) Service() *Service { return f.backends.Load().service }
+
+// HasAffinity reports whether clients stay with their backends.
+func (f *Frontend) HasAffinity() bool { return f.backends.Load().affinity != nil }
+
+// Usable returns how many backends clients are sent to.
+func (f *Frontend) Usable() int { return len(f.backends.Load().usable) }
+
+// Endpoints returns all endpoints, with any weight, in the order of their addresses. The caller doesn't change the slice.
+func (f *Frontend) Endpoints() []*Endpoint { return f.backends.Load().all }
+
+// Contain, deferred by the goroutine of a client, ends a panic there: a fault that one client meets
+// must not end the clients of other services. The client counts as refused; end ends what is left
+// of its connection (nil: nothing). A panic of end is contained, too.
+func (f *Frontend) Contain(s *Service, end func()) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	f.balancer.Refuse(s, panicked)
+	if f.balancer.errorLog.Pass(f.balancer.Now(), time.Second) {
+		f.balancer.log.Error("a fault of this program ended the connection of a client; please report it", "frontend", f.Key.String(), "panic", p, "stack", string(debug.Stack()))
+	}
+	if end != nil {
+		defer f.Contain(s, nil)
+		end()
+	}
+}
