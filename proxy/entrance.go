@@ -7,22 +7,11 @@ import (
 
 	"github.com/ironvip/ironvip/internal/bpf"
 	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/proxy/balance"
+	"github.com/ironvip/ironvip/proxy/loop"
+	"github.com/ironvip/ironvip/proxy/steer"
 	"github.com/ironvip/ironvip/vip"
 )
-
-// entrance is how the clients of frontends reach this process. New selects one.
-type entrance interface {
-	// listen opens the listener of a frontend.
-	listen(f *frontend) (listener, error)
-	// refresh reads what the kernel has, for the method died of listeners.
-	refresh() error
-	// settle refuses the clients of frontends that an earlier process had and this one doesn't.
-	// Until then they wait.
-	settle()
-	// stop leaves new clients to other processes. close follows.
-	stop()
-	close()
-}
 
 // Entrance describes how clients reach the proxy.
 type Entrance struct {
@@ -50,14 +39,14 @@ func (t *Target) Entrance() Entrance { return t.about }
 // process, so Apply fails then, and the program stays as it is.
 func (t *Target) enter() {
 	inherited := t.opts.Sockets.InheritedBPF()
-	t.entrance = ownListeners{}
 	if !t.opts.SkLookup && len(inherited) == 0 {
 		t.about = Entrance{Reason: "dataplane.sk_lookup is never"}
 		return
 	}
-	s, err := newSteering(t, inherited)
+	s, err := steer.New(steer.Options{Sockets: t.opts.Sockets, Loops: &t.loops, Reserve: t.balance.Capacity.AddListener,
+		Release: t.balance.Capacity.RemoveListener, Failed: t.missed, Log: t.log}, inherited)
 	if err == nil {
-		t.entrance, t.about = s, Entrance{SkLookup: true}
+		t.steering, t.about = s, Entrance{SkLookup: true}
 		return
 	}
 	t.about = Entrance{Reason: "sk_lookup can't work here: " + err.Error(), Hint: bpf.Hint(err)}
@@ -66,21 +55,37 @@ func (t *Target) enter() {
 	}
 }
 
-// ownListeners is the entrance with a socket for each frontend.
-type ownListeners struct{}
-
-// listen binds to an address that the host hasn't got yet only for a VIP.
-func (ownListeners) listen(f *frontend) (listener, error) {
-	if f.spec.Kind != vip.OnVIP && !host.CanBind(f.Key.Addr) {
-		return nil, unix.EADDRNOTAVAIL
+// missed takes in an error that passes, of a client whose frontend isn't known.
+func (t *Target) missed(err error) {
+	t.balance.Complain(vip.FrontendKey{}, "accept or receive", err)
+	if loop.LacksDescriptor(err) { // the client waits
+		t.balance.Refuse(nil, balance.NoDescriptor)
 	}
-	if f.Key.Protocol == vip.UDP {
+}
+
+// listen opens the frontend's listener. Two kinds of frontends have sockets of their own, also beside sk_lookup: those of
+// node ports, because the port may belong to another process, and those that have inherited one, because clients may wait
+// in its queue. A socket of its own is bound to an address that the host hasn't got yet only for a VIP.
+func (f *frontend) listen() error {
+	l, err := f.newListener()
+	if err == nil {
+		f.listener = l
+	}
+	return err
+}
+
+func (f *frontend) newListener() (listener, error) {
+	s, isNew := f.target.steering, f.listener == nil
+	steered := s != nil && f.spec.Kind == vip.OnVIP && !f.target.opts.Sockets.Has(f.Key.Protocol.String(), f.Key.AddrPort())
+	switch {
+	case !steered && f.spec.Kind != vip.OnVIP && !host.CanBind(f.Key.Addr):
+		return nil, unix.EADDRNOTAVAIL
+	case steered && f.Key.Protocol == vip.UDP:
+		return listenUDP(f, &steeredUDP{s: s, isNew: isNew})
+	case steered:
+		return &steeredTCP{s: s, key: f.Key}, s.EnterTCP(f.Key, isNew, f.welcome)
+	case f.Key.Protocol == vip.UDP:
 		return listenUDP(f, ownSocket{})
 	}
 	return listenTCP(f)
 }
-
-func (ownListeners) refresh() error { return nil }
-func (ownListeners) settle()        {}
-func (ownListeners) stop()          {}
-func (ownListeners) close()         {}

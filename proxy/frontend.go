@@ -33,15 +33,6 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	f.Choose(spec)
 }
 
-// listen opens the frontend's listener.
-func (f *frontend) listen() error {
-	l, err := f.target.entrance.listen(f)
-	if err == nil {
-		f.listener = l
-	}
-	return err
-}
-
 // close ends the listener and every connection, and waits for all tasks.
 func (f *frontend) close() {
 	if f.listener != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/sklookup"
+	"github.com/ironvip/ironvip/proxy/steer"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -21,17 +22,17 @@ func listenProblem(spec *vip.Frontend, err error) error {
 	}
 	key := spec.Key
 	p := vip.Problem{Code: vip.CodeDataplane}
-	var held heldError
+	var held steer.HeldError
 	switch {
-	case errors.As(err, &held) && held.by.Port() != key.Port:
-		p.Message = fmt.Sprintf("listen on %s: an sk_lookup program of another process, such as a second agent, passes its clients to %s", key, held.by)
-		p.Hint = fmt.Sprintf("see the process with: ss -l%snp sport = :%d; stop it or give it other services", key.Protocol.String()[:1], held.by.Port())
+	case errors.As(err, &held) && held.By.Port() != key.Port:
+		p.Message = fmt.Sprintf("listen on %s: an sk_lookup program of another process, such as a second agent, passes its clients to %s", key, held.By)
+		p.Hint = fmt.Sprintf("see the process with: ss -l%snp sport = :%d; stop it or give it other services", key.Protocol.String()[:1], held.By.Port())
 	case errors.Is(err, unix.EADDRNOTAVAIL): // not the host's
 		p.Message = fmt.Sprintf("%s is not an address of this host", key.Addr)
 	case errors.Is(err, unix.EADDRINUSE):
-		holder := held.by
+		holder := held.By
 		if !holder.IsValid() {
-			holder = holderOf(key)
+			holder = steer.HolderOf(key)
 		}
 		p.Message = fmt.Sprintf("listen on %s: another process holds %s/%s", key, holder, key.Protocol)
 		p.Hint = fmt.Sprintf("see who with: ss -l%snp sport = :%d; stop it or bind it to addresses of its own", key.Protocol.String()[:1], key.Port)

@@ -133,7 +133,7 @@ func TestNothingIsLeft(t *testing.T) {
 			key := freeKey(t, "127.96.0.1", vip.TCP)
 			p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
 			must.Equal(t, who(t, key), "a")
-			program, attached, maps := identifiers(t, p.steering().table)
+			program, attached, maps := identifiers(t, p.steering.Table)
 			left := alive(program, attached, maps)
 			must.Len(t, left, 4, "only %v exist", left)
 			end(p, key)
@@ -193,9 +193,9 @@ func addrOf(network byte, n int) netip.Addr {
 // A frontend that doesn't fit into the map in a batch fails alone.
 func TestTheMapIsFullForABatch(t *testing.T) {
 	p := newSteered(t, Options{})
-	s := p.steering()
+	s := p.steering
 	for i := range sklookup.MaxFrontends - 2 {
-		must.Succeed(t, s.table.Put(entryOf(vip.FrontendKey{Addr: addrOf(10, i), Port: 1, Protocol: vip.TCP}), sklookup.Refused))
+		must.Succeed(t, s.Table.Put(entryOf(vip.FrontendKey{Addr: addrOf(10, i), Port: 1, Protocol: vip.TCP}), sklookup.Refused))
 	}
 	backend := tcpBackend(t, "127.0.0.1", named("a"))
 	var batch []reconcile.Update[vip.FrontendKey, vip.Frontend]

@@ -41,7 +41,10 @@ func newSteered(t testing.TB, opts Options) *bench {
 	return b
 }
 
-func (b *bench) steering() *steering { return b.entrance.(*steering) }
+// entryOf returns the key of a frontend in the kernel's table.
+func entryOf(key vip.FrontendKey) sklookup.Key {
+	return sklookup.KeyOf(key.AddrPort(), uint8(key.Protocol))
+}
 
 func TestConformanceBySkLookup(t *testing.T) {
 	conforms(t, func(t *testing.T) reconcile.Plane { return newSteered(t, Options{}).Target })
@@ -56,7 +59,7 @@ func TestNoOtherProcessTakesAPort(t *testing.T) {
 	after := must.Get(net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", key.Port)))(t)
 	serveOn(t, after, named("another process"))
 	expect.Equal(t, who(t, key), "a", "the client")
-	if err := p.steering().table.Delete(entryOf(key)); err != nil { // someone else does
+	if err := p.steering.Table.Delete(entryOf(key)); err != nil { // someone else does
 		t.Fatal(err)
 	}
 	p.actual()
@@ -301,7 +304,8 @@ func TestClientsWaitForTheNextProcess(t *testing.T) {
 			clients = append(clients, dialLater(t, key))
 		}
 		second := newSteered(t, Options{Sockets: next, Succeeds: true})
-		must.True(t, second.steering().succeedsTo(entryOf(asked)), "the table is new")
+		_, known := must.Get(second.steering.Table.All())(t)[entryOf(asked)]
+		must.True(t, known, "the table is new")
 		second.must(onVIP(asked, vip.RoundRobin, u))
 		second.must(onVIP(keys[0], vip.RoundRobin, a))
 		second.must(onVIP(keys[1], vip.RoundRobin, a))
@@ -389,11 +393,13 @@ func TestSkLookupAfterListeners(t *testing.T) {
 
 // A change of our objects by others is damage, and is repaired.
 func TestSkLookupIsRepaired(t *testing.T) {
-	for what, break_ := range map[string]func(*steering, vip.FrontendKey) error{
-		"detached":             func(s *steering, _ vip.FrontendKey) error { return detach(s) },
-		"entry deleted":        func(s *steering, key vip.FrontendKey) error { return s.table.Delete(entryOf(key)) },
-		"entry changed":        func(s *steering, key vip.FrontendKey) error { return s.table.Put(entryOf(key), sklookup.Refused) },
-		"socket was shut down": func(s *steering, key vip.FrontendKey) error { return shutDown(s.shared[slotOf(key)].socket) },
+	for what, break_ := range map[string]func(*bench, vip.FrontendKey) error{
+		"detached":      func(p *bench, _ vip.FrontendKey) error { return detach(p.steering.Table) },
+		"entry deleted": func(p *bench, key vip.FrontendKey) error { return p.steering.Table.Delete(entryOf(key)) },
+		"entry changed": func(p *bench, key vip.FrontendKey) error { return p.steering.Table.Put(entryOf(key), sklookup.Refused) },
+		"socket was shut down": func(p *bench, _ vip.FrontendKey) error {
+			return shutDown(p.opts.Sockets, p.steering.Table.Cookie(sklookup.TCP4))
+		},
 	} {
 		for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
 			if protocol == vip.UDP && strings.HasPrefix(what, "socket") {
@@ -412,7 +418,7 @@ func TestSkLookupIsRepaired(t *testing.T) {
 				if damage := p.actual()[0].Damage; len(damage) > 0 || !served() {
 					t.Errorf("damage before anything happened: %v", damage)
 				}
-				must.Succeed(t, break_(p.steering(), key))
+				must.Succeed(t, break_(p, key))
 				wait.Until(t, "damage", func() bool { return len(p.actual()[0].Damage) > 0 })
 				p.must(f)
 				expect.True(t, served(), "not served after the repair")
@@ -423,8 +429,13 @@ func TestSkLookupIsRepaired(t *testing.T) {
 }
 
 // detach detaches the program, as bpftool does.
-func detach(s *steering) error {
-	for _, f := range s.files {
+func detach(table *sklookup.Table) error {
+	files, err := table.Files()
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		defer f.Close()
 		if f.Name() != "ironvip_lookup" {
 			continue
 		}
@@ -442,15 +453,18 @@ func detach(s *steering) error {
 	return errors.New("there is no link")
 }
 
-func shutDown(s sockets.Socket) (err error) {
-	raw, err := s.SyscallConn()
+func shutDown(set *sockets.Set, cookie uint64) error {
+	files, err := set.Files()
 	if err != nil {
 		return err
 	}
-	if failed := raw.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_RDWR) }); failed != nil {
-		return failed
+	for _, f := range files {
+		defer f.Close()
+		if of, err := unix.GetsockoptUint64(int(f.Fd()), unix.SOL_SOCKET, unix.SO_COOKIE); err == nil && of == cookie {
+			return unix.Shutdown(int(f.Fd()), unix.SHUT_RDWR)
+		}
 	}
-	return err
+	return errors.New("no such socket")
 }
 
 // A process that may not use BPF has listeners, and says why.
@@ -494,7 +508,7 @@ func TestTheMapIsFull(t *testing.T) {
 	at := netip.MustParseAddr("10.0.0.0")
 	for range sklookup.MaxFrontends {
 		at = at.Next()
-		must.Succeed(t, p.steering().table.Put(sklookup.KeyOf(netip.AddrPortFrom(at, 1), 6), sklookup.Refused))
+		must.Succeed(t, p.steering.Table.Put(sklookup.KeyOf(netip.AddrPortFrom(at, 1), 6), sklookup.Refused))
 	}
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	f := onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a")))
@@ -502,19 +516,9 @@ func TestTheMapIsFull(t *testing.T) {
 	if problem, ok := errors.AsType[vip.Problem](err); !ok || !strings.Contains(problem.Message, "the map of frontends is full") {
 		t.Errorf("error %v", err)
 	}
-	if err := p.steering().table.Delete(sklookup.KeyOf(netip.AddrPortFrom(at, 1), 6)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := p.steering.Table.Delete(sklookup.KeyOf(netip.AddrPortFrom(at, 1), 6)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Fatal(err)
 	}
 	p.must(f)
 	expect.Equal(t, who(t, key), "a", "not served")
-}
-
-func TestDestination(t *testing.T) {
-	if _, ok := destination([]byte{1, 2, 3}); ok {
-		t.Error("a broken message has a destination")
-	}
-	if _, ok := destination(nil); ok {
-		t.Error("no message has a destination")
-	}
-	expect.SameList(t, slotNames[:], []string{"tcp4", "tcp6", "udp4", "udp6"}, slotNames)
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/proxy/loop"
 	"github.com/ironvip/ironvip/proxy/passive"
+	"github.com/ironvip/ironvip/proxy/steer"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -95,7 +96,7 @@ type Target struct {
 	dials       *loop.Deadlines // of connects
 	balance     *balance.Balancer
 	headerLog   balance.Throttle
-	entrance    entrance
+	steering    *steer.Steering // nil: each frontend has a socket of its own
 	about       Entrance
 	unreachable error          // why no client can reach this process; see enter
 	background  sync.WaitGroup // tasks of Drain
@@ -243,9 +244,11 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 			yield(observed{}, err)
 			return
 		}
-		if err := t.entrance.refresh(); err != nil {
-			yield(observed{}, fmt.Errorf("read the program of sk_lookup: %w", err))
-			return
+		if t.steering != nil {
+			if err := t.steering.Refresh(); err != nil {
+				yield(observed{}, fmt.Errorf("read the program of sk_lookup: %w", err))
+				return
+			}
 		}
 		t.mu.RLock()
 		frontends := slices.Collect(maps.Values(t.frontends))
@@ -269,7 +272,9 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 // Settle begins to accept clients after an earlier process. Clients of frontends that only that one had are refused from now
 // on. Call it once every frontend has been applied and the earlier process accepts no more clients.
 func (t *Target) Settle() {
-	t.entrance.settle()
+	if t.steering != nil {
+		t.steering.Settle()
+	}
 	t.loops.Release()
 }
 
@@ -292,21 +297,18 @@ func (t *Target) Connections(_ context.Context, key vip.FrontendKey) (map[netip.
 // Close ends every connection and waits for all goroutines. The listening sockets stay open in other processes that
 // have them.
 func (t *Target) Close() error {
+	frontends := t.leave()
 	t.mu.Lock()
-	t.closed = true
-	frontends := slices.Collect(maps.Values(t.frontends))
 	t.frontends = nil
 	t.mu.Unlock()
-	t.entrance.stop()
-	onEach(frontends, func(f *frontend) { f.listener.stop() })
 	onEach(frontends, (*frontend).close)
-	t.entrance.close()
+	if t.steering != nil {
+		t.steering.Close()
+	}
 	t.loops.Close()
 	t.timeouts.Close()
 	t.dials.Close()
 	t.pipes.close()
-	t.stop()
-	t.reporter.Wait()
 	t.background.Wait()
 	return nil
 }

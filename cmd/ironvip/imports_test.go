@@ -94,6 +94,7 @@ var only = map[string][]string{
 	"proxy/loop":              {"internal/backoff", "internal/delayqueue", "internal/sockets"},
 	"proxy/pick":              {"vip"},
 	"proxy/proxyproto":        {},
+	"proxy/steer":             {"vip", "proxy/loop", "internal/sklookup", "internal/sockdiag", "internal/sockets"},
 	"proxy/passive":           {"vip", "plane/reconcile", "internal/backoff", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/wake"},
 	"proxy/balance":           {"vip", "plane/reconcile", "proxy/passive", "proxy/pick"},
 	"sources/consul":          {"vip", "sources", "internal/backoff", "internal/consulclient", "internal/text", "internal/tomlfile", "internal/parallel"},

@@ -1,4 +1,4 @@
-package proxy
+package steer
 
 import (
 	"fmt"
@@ -10,15 +10,15 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// heldError means that a socket of another process gets the clients of a frontend. It is EADDRINUSE.
-type heldError struct{ by netip.AddrPort }
+// HeldError means that a socket of another process gets the clients of a frontend. It is EADDRINUSE.
+type HeldError struct{ By netip.AddrPort }
 
-func (e heldError) Error() string { return fmt.Sprintf("the socket at %s gets its clients", e.by) }
-func (e heldError) Unwrap() error { return unix.EADDRINUSE }
+func (e HeldError) Error() string { return fmt.Sprintf("the socket at %s gets its clients", e.By) }
+func (e HeldError) Unwrap() error { return unix.EADDRINUSE }
 
-// holderOf returns where the socket is bound that keeps a frontend from its port: there, or on all addresses. If
+// HolderOf returns where the socket is bound that keeps a frontend from its port: there, or on all addresses. If
 // the kernel doesn't say it, this is the frontend's own address.
-func holderOf(key vip.FrontendKey) netip.AddrPort {
+func HolderOf(key vip.FrontendKey) netip.AddrPort {
 	diag, err := sockdiag.Open()
 	if err != nil {
 		return key.AddrPort()
@@ -31,7 +31,7 @@ func holderOf(key vip.FrontendKey) netip.AddrPort {
 	return by
 }
 
-// isFree returns a heldError if a socket gets the clients of a frontend. A program of sk_lookup would take them
+// isFree returns a HeldError if a socket gets the clients of a frontend. A program of sk_lookup would take them
 // from it without a word.
 func isFree(diag *sockdiag.Conn, key vip.FrontendKey) error {
 	by, found, err := diag.Lookup(key.AddrPort(), uint8(key.Protocol))
@@ -39,7 +39,7 @@ func isFree(diag *sockdiag.Conn, key vip.FrontendKey) error {
 	case err != nil:
 		return fmt.Errorf("ask the kernel who has the port: %w", err)
 	case found:
-		return heldError{by}
+		return HeldError{by}
 	}
 	return nil
 }
