@@ -29,7 +29,9 @@ func TestSlowReasonsWithBird(t *testing.T) {
 			return strings.Replace(s, "graceful restart on;", `graceful restart on; password "other";`, 1)
 		},
 			nil, "the router requires a password; the router requires ttl_security", ""},
-		{"TTL security of the router alone", func(s string) string { return strings.Replace(s, "graceful restart on;", "graceful restart on; ttl security on;", 1) },
+		{"TTL security of the router alone", func(s string) string {
+			return strings.Replace(s, "graceful restart on;", "graceful restart on; ttl security on;", 1)
+		},
 			nil, "the router requires ttl_security", ""},
 		{"TTL security of this host alone", nil, func(c *routers.Settings) { c.Peers[0].TTLSecurity = true }, "the router has no TTL security", ""},
 		{"unreachable", nil, func(c *routers.Settings) { c.Peers[0].Peer = silent[c.Peers[0].Peer.Is6()] }, "unreachable: no answer from PEER at the link layer", ""},
