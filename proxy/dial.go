@@ -298,7 +298,7 @@ func (d *dialing) win() (bool, error) {
 		}
 	}
 	c.tallies = c.f.Tallies(d.e)
-	c.tallies.Connected()
+	c.f.Connected(c.tallies)
 	c.request.Begin(&d.e.Passive)
 	return true, nil
 }

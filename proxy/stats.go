@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -11,7 +12,7 @@ import (
 // and no rates. It has no inactive connections.
 func (t *Target) Counted() reconcile.Counted { return reconcile.Counted{} }
 
-// Totals implements reconcile.Statistics. It has the frontends that have had a connection. It costs O(frontends and endpoints).
+// Totals implements reconcile.Statistics. It has the frontends that have had a connection. It costs O(these, and their endpoints).
 func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -19,11 +20,11 @@ func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (m
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	out := make(map[vip.FrontendKey]reconcile.Traffic)
-	for key, f := range t.frontends {
-		if traffic := f.Traffic(); traffic.Connections > 0 && want(key) {
-			out[key] = traffic
+	t.balance.Busy(func(b *balance.Frontend) {
+		if f := t.frontends[b.Key]; f != nil && f.Frontend == b && want(b.Key) {
+			out[b.Key] = b.Traffic()
 		}
-	}
+	})
 	return out, nil
 }
 

@@ -139,7 +139,8 @@ func New(opts Options) *Target {
 		t.loops.Hold()
 	}
 	t.enter()
-	t.reporter.Go(func() { t.balance.Passive.Run(ctx, passive.Sink{Rows: opts.Passive, Event: opts.Report, Log: t.log}) })
+	backends := t.balance.Passive
+	t.reporter.Go(func() { backends.Run(ctx, passive.Sink{Rows: opts.Passive, Event: opts.Report, Log: t.log}) })
 	return t
 }
 

@@ -278,7 +278,7 @@ func (u *udpListener) session(from *sender, data []byte, refused []*balance.Endp
 		}
 	}
 	u.sessions[from.addr] = s
-	s.tallies.Connected()
+	u.f.Connected(s.tallies)
 	u.f.Tasks.Add(1)
 	t.timeouts.Add(s, s.expiry())
 	return s, nil

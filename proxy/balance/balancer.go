@@ -31,8 +31,11 @@ type Balancer struct {
 	refused  refusals
 	errorLog Throttle
 
+	busy sync.Map // of *Frontend: those that have had a connection
+
 	mu       sync.Mutex
 	services map[vip.ServiceKey]*Service
+	reported map[*Service]struct{} // those that have, or had, limits, or have refused clients
 }
 
 // Options are the settings of a Balancer.
@@ -45,7 +48,7 @@ type Options struct {
 
 // New returns a Balancer without frontends.
 func New(o Options) *Balancer {
-	b := &Balancer{own: o.Own, connectBudget: o.ConnectBudget, log: o.Log, epoch: time.Now(), services: make(map[vip.ServiceKey]*Service)}
+	b := &Balancer{own: o.Own, connectBudget: o.ConnectBudget, log: o.Log, epoch: time.Now(), services: make(map[vip.ServiceKey]*Service), reported: make(map[*Service]struct{})}
 	b.Passive = passive.New(b.Now)
 	b.Capacity.files = int64(o.Files)
 	return b
@@ -76,8 +79,26 @@ func (b *Balancer) part(s *Service) {
 	defer b.mu.Unlock()
 	if s.users--; s.users == 0 {
 		delete(b.services, s.key)
+		delete(b.reported, s)
 		b.Capacity.tenants.Store(int64(len(b.services)))
 	}
+}
+
+// report adds a service to those of which a Report has something.
+func (b *Balancer) report(s *Service) {
+	if s.noted.Load() {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s.noted.Store(true); b.services[s.key] == s { // else it is gone
+		b.reported[s] = struct{}{}
+	}
+}
+
+// Busy calls each with every frontend that has had a connection, and is not closed.
+func (b *Balancer) Busy(each func(*Frontend)) {
+	b.busy.Range(func(f, _ any) bool { each(f.(*Frontend)); return true })
 }
 
 // Refuse counts a client of s that is refused, and logs it at most once a minute. The service is nil if nobody knows it.
@@ -88,6 +109,7 @@ func (b *Balancer) Refuse(s *Service, why Reason) {
 		return
 	}
 	s.refused.add(why, now)
+	b.report(s)
 	if why.limits() && s.log.Pass(now, time.Minute) {
 		b.log.Warn("clients refused", "service", s.key.String(), "reason", why.String(), "because", reasonTexts[why].meaning, "refused", s.refused.count(why))
 	}

@@ -79,6 +79,9 @@ func (f *Frontend) Choose(spec *vip.Frontend) {
 		b.service = f.balancer.join(spec.Service, b.relay)
 	}
 	b.service.relay.Store(b.relay)
+	if b.relay.MaxConnections > 0 || b.relay.MaxQueue > 0 {
+		f.balancer.report(b.service)
+	}
 	candidates := make([]pick.Backend, 0, len(spec.Backends))
 	members := make([]*passive.Member, 0, len(spec.Backends))
 	for _, e := range spec.Backends {
@@ -135,6 +138,7 @@ func (f *Frontend) Close() {
 	}
 	f.Tasks.Wait()
 	f.balancer.part(b.service)
+	f.balancer.busy.Delete(f)
 }
 
 // Settings returns the settings of the service. They don't change: an update replaces them.

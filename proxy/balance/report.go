@@ -69,16 +69,16 @@ type ServiceReport struct {
 	Full bool
 }
 
-// Report returns the state. It costs O(services and backends).
+// Report returns the state. It costs O(services with limits or refused clients, and backends with failed connections).
 func (b *Balancer) Report() Report {
 	r := Report{Capacity: b.Usage(), Refusals: b.list(&b.refused, true),
 		Services: make(map[vip.ServiceKey]ServiceReport), Failures: b.Passive.Failures()}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for key, s := range b.services {
+	for s := range b.reported {
 		one := ServiceReport{b.list(&s.refused, false), int(s.queue.length.Load()), int(s.relay.Load().MaxQueue), s.isFull()}
 		if len(one.Refusals) > 0 || one.Most > 0 || one.Waiting > 0 || one.Full {
-			r.Services[key] = one
+			r.Services[s.key] = one
 		}
 	}
 	return r

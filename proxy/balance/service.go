@@ -19,6 +19,7 @@ type Service struct {
 	relay   atomic.Pointer[vip.ProxySettings] // of the frontend that changed last
 	queue   queue
 	refused refusals
+	noted   atomic.Bool // in Balancer.reported
 	log     Throttle
 	passive *passive.Service
 

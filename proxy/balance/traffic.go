@@ -28,8 +28,13 @@ type Tallies [2]*tally
 // Tallies returns those of connections to e.
 func (f *Frontend) Tallies(e *Endpoint) Tallies { return Tallies{&f.tally, &e.tally} }
 
-// Connected counts a connection.
-func (t Tallies) Connected() { t[0].connections.Add(1); t[1].connections.Add(1) }
+// Connected counts a connection in its Tallies.
+func (f *Frontend) Connected(t Tallies) {
+	if t[0].connections.Add(1) == 1 {
+		f.balancer.busy.Store(f, nil)
+	}
+	t[1].connections.Add(1)
+}
 
 // In counts bytes from the client.
 func (t Tallies) In(bytes int) { t[0].in.Add(uint64(bytes)); t[1].in.Add(uint64(bytes)) }

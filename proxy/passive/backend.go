@@ -228,6 +228,7 @@ func (x *Backend) fails(reason string) bool {
 	}
 	x.good.Store(false)
 	x.failed, x.failure = vip.InstantOf(time.Now()), reason
+	x.noteFailure()
 	return true
 }
 
@@ -321,7 +322,19 @@ func (x *Backend) wake() {
 func (x *Backend) service() *Service { return x.members[0].service }
 
 // Retried takes in that a client of the backend was sent to another one.
-func (x *Backend) Retried() { x.retries.Add(1) }
+func (x *Backend) Retried() {
+	x.retries.Add(1)
+	x.table.mu.Lock()
+	defer x.table.mu.Unlock()
+	x.noteFailure()
+}
+
+// noteFailure makes the backend part of Failures. The caller holds Table.mu.
+func (x *Backend) noteFailure() {
+	if len(x.members) > 0 { // else it is gone
+		x.table.failing[x.key] = x
+	}
+}
 
 // note marks the row for the next report.
 func (x *Backend) note() {

@@ -27,6 +27,7 @@ type Table struct {
 
 	mu       sync.Mutex
 	backends map[vip.PassiveKey]*Backend
+	failing  map[vip.PassiveKey]*Backend      // those with a failed connection
 	ended    delayqueue.Queue[vip.PassiveKey] // ejections, by the time when they end without a client
 	changed  map[vip.PassiveKey]struct{}      // rows to write
 	wake     wake.Signal                      // of Run
@@ -34,7 +35,7 @@ type Table struct {
 
 // New returns an empty Table. now is a monotonic clock in nanoseconds: the one of all times here.
 func New(now func() int64) *Table {
-	return &Table{now: now, backends: make(map[vip.PassiveKey]*Backend), changed: make(map[vip.PassiveKey]struct{}), wake: wake.New()}
+	return &Table{now: now, backends: make(map[vip.PassiveKey]*Backend), failing: make(map[vip.PassiveKey]*Backend), changed: make(map[vip.PassiveKey]struct{}), wake: wake.New()}
 }
 
 // Service is what the backends of a service share.
@@ -88,6 +89,7 @@ func (m *Member) Leave() {
 		return
 	}
 	delete(t.backends, x.key)
+	delete(t.failing, x.key)
 	t.ended.Drop(x.key)
 	x.ejected, x.doubted = false, false // what its last connections do has no effect any more
 	if x.since != 0 {
@@ -129,16 +131,13 @@ func (f *Frontend) skipped() (n int) {
 }
 
 // Failures returns what was counted of each address with a failed connection, since the service has it. It costs
-// O(backends).
+// O(result).
 func (t *Table) Failures() map[vip.PassiveKey]reconcile.Failures {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	out := make(map[vip.PassiveKey]reconcile.Failures)
-	for key, x := range t.backends {
-		one := reconcile.Failures{Last: x.failed, Reason: x.failure, Connects: x.connectFailures.Load(), Resets: x.earlyResets.Load(), Unanswered: x.unanswered.Load(), Retries: x.retries.Load(), Ejections: x.ejections.Load()}
-		if one != (reconcile.Failures{}) {
-			out[key] = one
-		}
+	out := make(map[vip.PassiveKey]reconcile.Failures, len(t.failing))
+	for key, x := range t.failing {
+		out[key] = reconcile.Failures{Last: x.failed, Reason: x.failure, Connects: x.connectFailures.Load(), Resets: x.earlyResets.Load(), Unanswered: x.unanswered.Load(), Retries: x.retries.Load(), Ejections: x.ejections.Load()}
 	}
 	return out
 }
