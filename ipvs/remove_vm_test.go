@@ -28,7 +28,7 @@ func everything(t *testing.T, node *netlab.Node) string {
 		run(t, node, "ip", "-4", "route", "show", "table", "all", "proto", "178") + run(t, node, "ip", "-6", "route", "show", "table", "all", "proto", "178")
 }
 
-// leftovers are what agent/clean.go finds and removes.
+// leftovers are what agent/offline finds and removes.
 type leftovers struct {
 	*Target
 	usage.Left

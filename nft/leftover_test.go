@@ -151,7 +151,7 @@ func TestLoopEndsConnections(t *testing.T) {
 	}
 }
 
-// leftovers are what agent/clean.go finds and removes.
+// leftovers are what agent/offline finds and removes.
 type leftovers struct {
 	*Target // nil: nothing of the dataplane
 	usage.Left

@@ -162,13 +162,15 @@ func layerOf(pkg string) (folder string, layer int) {
 }
 
 type goPackage struct {
+	Dir        string
+	GoFiles    []string
 	ImportPath string
 	Imports    []string
 }
 
 // productPackages lists every package but those that exist for tests.
 func productPackages(t *testing.T) []goPackage {
-	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", module+"...").Output()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports,Dir,GoFiles", module+"...").Output()
 	must.Succeed(t, err, "go list")
 	var all []goPackage
 	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
@@ -221,5 +223,33 @@ func TestOneBuildHasEveryFile(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// limits are those of a package's production code. A folder with more holds several ideas.
+var limits = size{files: 20, lines: 3000}
+
+type size struct{ files, lines int }
+
+// limitsOf has the packages with other limits.
+var limitsOf = map[string]size{
+	"agent": {files: 15, lines: 3000},
+	"api":   {files: 31, lines: 5200}, // still to be divided: its groups of handlers are packages to come
+}
+
+func TestSizesOfPackages(t *testing.T) {
+	for _, p := range productPackages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		most, special := limitsOf[name]
+		if !special {
+			most = limits
+		}
+		lines := 0
+		for _, f := range p.GoFiles {
+			lines += strings.Count(string(must.Get(os.ReadFile(filepath.Join(p.Dir, f)))(t)), "\n")
+		}
+		if len(p.GoFiles) > most.files || lines > most.lines {
+			t.Errorf("package %s has %d files and %d lines, the limit is %d and %d: divide it", name, len(p.GoFiles), lines, most.files, most.lines)
+		}
 	}
 }
