@@ -22,7 +22,7 @@ type Config struct {
 	Record string
 
 	Log *slog.Logger // nil: discards
-	// Report is called when the state of a session or its reason changes, in the order of the
+	// Report is called when the state of a session or its reason changes, or its prefixes were sent, in the order of the
 	// changes of a peer. It must not block. May be nil.
 	Report func(Session)
 }

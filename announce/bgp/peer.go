@@ -85,7 +85,8 @@ func (p *peer) endSession(reason error) {
 	}
 }
 
-// set changes the session, and reports a change of the state or of the reason.
+// set changes the session, and reports a change of the state or of the reason. It also reports that the first prefixes, or
+// those of a slow router, were sent.
 func (p *peer) set(change func(*Session)) {
 	p.mu.Lock()
 	before := p.session
@@ -101,10 +102,17 @@ func (p *peer) set(change func(*Session)) {
 	s := p.session
 	s.Draining = p.now.draining
 	p.mu.Unlock()
-	if s.State != before.State || s.Reason != before.Reason {
+	switch {
+	case s.State != before.State || s.Reason != before.Reason:
 		p.speaker.report(p, s)
+	case before.Sending.IsZero() || !s.Sending.IsZero():
+	case before.Prefixes == [message.Families]int{} || time.Since(before.Sending) > slow:
+		p.speaker.tell(s)
 	}
 }
+
+// slow is how long something must wait for the router to read it, until the end of that is reported.
+const slow = 100 * time.Millisecond
 
 // Update implements session.Owner.
 func (p *peer) Update(change func(*session.Status)) {

@@ -167,6 +167,10 @@ func (s *Speaker) report(p *peer, now Session) {
 	if now.State == session.Established {
 		p.reported = ""
 	}
+	s.tell(now)
+}
+
+func (s *Speaker) tell(now Session) {
 	if s.notify != nil {
 		s.notify(now)
 	}

@@ -49,9 +49,10 @@ func TestRouter(t *testing.T) {
 	}
 	all := len(l.hosts) * len(vips())
 	routes(all)
-	if out := a.must("announce", "list"); strings.Count(out, "announced") != len(vips()) || !strings.Contains(out, "lb1: eligible") {
-		t.Error(out)
-	}
+	wait.Until(t, "the agent knows that all VIPs are announced", func() bool {
+		out := a.must("announce", "list")
+		return strings.Count(out, "announced") == len(vips()) && strings.Contains(out, "lb1: eligible")
+	}, func() any { return a.must("announce", "list") })
 	expect.Contains(t, a.must("announce", "peers"), "established")
 
 	a.must("node", "drain")

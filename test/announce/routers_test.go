@@ -158,3 +158,49 @@ ipv6 { import none; export all; next hop self; };
 	a.agent.Kill()
 	awaitRoutes(t, node, false, state) // the userspace proxy forwards nothing without its agent
 }
+
+// A VIP is announced only if a session carries its family, in every view, until the router enables the family.
+func TestFamiliesThatTheRouterLacks(t *testing.T) {
+	t.Parallel()
+	l := prepareLab(t, 1)
+	a := l.hosts[0]
+	node := l.Join("router")
+	l.start("bgp", bgpPeer(node.Addr4, 65000, ""))
+	config := func(channels string) string {
+		return fmt.Sprintf("router id 10.78.0.250;\nprotocol bgp lb1 { local as 65000; neighbor %s as 65010; error wait time 1, 2; connect delay time 1;\n%s\n}\n", a.Addr4, channels)
+	}
+	const v4, v6 = "ipv4 { import all; export none; };\n", "ipv6 { import all; export none; };\n"
+	bird := routers.StartBird(t, node, config(v4))
+	const lacks = "the router has not enabled IPv6 unicast"
+	state := func(six, reason string) {
+		t.Helper()
+		wait.For(t, "IPv6 is "+six, func() error {
+			all, err := a.announcements()
+			for _, vip := range vips() {
+				want, why := "announced", ""
+				if vip.Is6() {
+					want, why = six, reason
+				}
+				if n := all[vip]; err == nil && (n.State != want || !strings.Contains(n.Reason, why)) {
+					err = fmt.Errorf("%s is %q: %s", vip, n.State, n.Reason)
+				}
+			}
+			return err
+		})
+	}
+	state("waiting", lacks)
+	expect.Equal(t, bird.Count(), serviceCount, "routes in BIRD")
+	expect.Contains(t, a.must("announce", "explain", vip6(0).String()), "It is not: waiting: "+node.Addr4.String()+": IPv6 prefixes are not announced")
+	expect.Contains(t, a.must("announce", "explain", vip4(0).String()), "is announced by this host (bgp)")
+	status, _ := a.run("status")
+	expect.Contains(t, status, fmt.Sprintf("%d VIPs announced here, %d waiting", serviceCount, serviceCount))
+	events := a.must("events")
+	expect.Contains(t, events, vip4(0).String()+" is announced here")
+	expect.False(t, strings.Contains(events, vip6(0).String()+" is announced here"), "an event of a VIP that is not announced")
+	expect.Contains(t, a.must("announce", "peers"), lacks)
+
+	bird.Configure(config(v4 + v6))
+	state("announced", "")
+	wait.Until(t, "all routes", func() bool { return bird.Count() == len(vips()) })
+	wait.Until(t, "the event", func() bool { return strings.Contains(a.must("events"), vip6(0).String()+" is announced here") })
+}

@@ -128,10 +128,20 @@ func StartBird(t testing.TB, n *netlab.Node, config string, args ...string) *Bir
 	bird, birdc := need.Daemon(t, "bird"), need.Daemon(t, "birdc")
 	dir := folder(t, "")
 	b := &Bird{birdc: birdc, socket: filepath.Join(dir, "bird.ctl"), config: filepath.Join(dir, "bird.conf")}
-	write(t, dir, "bird.conf", "log stderr all;\nprotocol device { scan time 1; }\n"+config)
+	write(t, dir, "bird.conf", birdHead+config)
 	b.Daemon = start(t, n, dir, "bird", bird, append([]string{"-f", "-c", b.config, "-s", b.socket, "-P", filepath.Join(dir, "bird.pid")}, args...)...)
 	b.await()
 	return b
+}
+
+// birdHead begins each configuration.
+const birdHead = "log stderr all;\nprotocol device { scan time 1; }\n"
+
+// Configure replaces the configuration.
+func (b *Bird) Configure(config string) {
+	b.t.Helper()
+	write(b.t, filepath.Dir(b.config), "bird.conf", birdHead+config)
+	b.Ask("configure")
 }
 
 func (b *Bird) await() {
