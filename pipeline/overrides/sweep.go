@@ -64,6 +64,8 @@ func (o *Overrides) sweepAll(ctx context.Context) {
 		}
 		if err != nil && ctx.Err() == nil {
 			o.Log.Warn("overrides not merged or not ended, trying again", "after", sweepRetry, "err", err)
+		}
+		if err != nil || o.isDue() { // or a stored value was newer than what is known of it
 			retry.Reset(sweepRetry)
 		}
 	}
@@ -75,7 +77,7 @@ func (o *Overrides) sweepAll(ctx context.Context) {
 // whether a backend is gone. The elected host also does so with the overrides of absent hosts.
 func (o *Overrides) sweep(ctx context.Context) error {
 	keys := o.takeDue()
-	var swept []string
+	var swept, changed []string
 	var ops []*registry.Op[Override]
 	services := map[string]struct{}{}
 	for _, at := range keys {
@@ -88,6 +90,7 @@ func (o *Overrides) sweep(ctx context.Context) error {
 		swept = append(swept, at)
 		ops = append(ops, &registry.Op[Override]{Key: at, Apply: func(bool) (*registry.Edit[Override], error) {
 			if o.Store.Version(at) != item.Version { // another host has changed it
+				changed = append(changed, at)
 				return nil, nil
 			}
 			return &registry.Edit[Override]{Key: at, Version: item.Version, Value: next}, nil
@@ -107,13 +110,21 @@ func (o *Overrides) sweep(ctx context.Context) error {
 		}
 	})
 	if err != nil {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		for _, at := range swept {
-			o.due[at] = struct{}{}
-		}
+		changed = swept
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, at := range changed {
+		o.due[at] = struct{}{}
 	}
 	return err
+}
+
+// isDue reports whether a sweep has left keys to look at again.
+func (o *Overrides) isDue() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.due) > 0
 }
 
 // takeDue returns the keys to sweep.
@@ -133,6 +144,9 @@ func (o *Overrides) judge(item registry.Item[Override]) (next *Override, end boo
 	defer o.mu.Unlock()
 	e := o.entries[item.Key]
 	if e == nil || e.version != item.Version {
+		if e != nil { // what is known of it is old
+			o.due[item.Key] = struct{}{}
+		}
 		return nil, false
 	}
 	now := time.Now()

@@ -79,3 +79,25 @@ func TestFleetRemovesOverridesOfRemovedServices(t *testing.T) {
 		a.expect("b is absent", "")
 	})
 }
+
+// A stored value that is newer than what is known of it is looked at again, so that the end of an override is not lost.
+func TestSweepLooksAgain(t *testing.T) {
+	restarts(t, func(t *testing.T, _ *store.DB, start func() (*host, *writes)) {
+		h, _ := start()
+		h.has("10.0.0.1")
+		h.set("10.0.0.1", vip.Drain)
+		known := func(older int) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			for _, e := range h.entries {
+				e.version -= uint64(older)
+			}
+		}
+		known(1)
+		h.services.Delete(webKey)
+		h.expect("while an older value is known", "10.0.0.1 drain")
+		known(-1)
+		time.Sleep(sweepRetry)
+		h.expect("then", "")
+	})
+}
