@@ -53,7 +53,9 @@ func (a *Announcing) followResults(ctx context.Context) error {
 			if r.State == announce.StateConflict && !results[i].Deleted && x.places[r.Addr].State != r.State {
 				a.Events.Add(event.Event{Kind: eventConflict, Object: r.Addr.String(), Message: fmt.Sprintf("%s at %s: %s", r.Addr, r.At, r.Reason)})
 			}
-			if x.places[r.Addr] = *r; results[i].Deleted {
+			if !results[i].Deleted {
+				x.places[r.Addr] = *r
+			} else if x.places[r.Addr].At == r.At { // else it is announced on other interfaces now
 				delete(x.places, r.Addr)
 			}
 			todo[r.Addr] = struct{}{}

@@ -86,7 +86,7 @@ func (p *peer) endSession(reason error) {
 }
 
 // set changes the session, and reports a change of the state or of the reason. It also reports that the first prefixes, or
-// those of a slow router, were sent.
+// those after a quiet time, were sent.
 func (p *peer) set(change func(*Session)) {
 	p.mu.Lock()
 	before := p.session
@@ -106,13 +106,13 @@ func (p *peer) set(change func(*Session)) {
 	case s.State != before.State || s.Reason != before.Reason:
 		p.speaker.report(p, s)
 	case before.Sending.IsZero() || !s.Sending.IsZero():
-	case before.Prefixes == [message.Families]int{} || time.Since(before.Sending) > slow:
+	case before.Prefixes == [message.Families]int{} || time.Since(before.Sending) > quiet:
 		p.speaker.tell(s)
 	}
 }
 
-// slow is how long something must wait for the router to read it, until the end of that is reported.
-const slow = 100 * time.Millisecond
+// quiet is how long nothing must have been sent before prefixes whose sending is reported, so that a burst is one report.
+const quiet = 100 * time.Millisecond
 
 // Update implements session.Owner.
 func (p *peer) Update(change func(*session.Status)) {
