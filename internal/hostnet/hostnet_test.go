@@ -21,6 +21,7 @@ import (
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -39,6 +40,20 @@ func TestReadFindsLoopbackWithoutRights(t *testing.T) {
 
 // Added and removed addresses, gateways and routes appear in the table.
 // Slow: twice, the watcher must have been quiet for longer than a change may wait.
+// An address that comes before the subscription is in the first read, and is told as a change.
+func TestFirstReadIsAChange(t *testing.T) {
+	w := NewWatcher(table.New(&table.Clock{}, KeyOf, Same), nothingOurs, slog.New(slog.DiscardHandler))
+	scope.Go(t, w.Run)
+	wait.Until(t, "the change", func() bool {
+		select {
+		case <-w.Changed():
+			return true
+		default:
+			return false
+		}
+	})
+}
+
 func TestWatchFollowsTheKernel(t *testing.T) {
 	need.Root(t)
 	runtime.LockOSThread() // the namespace is this thread's; the thread ends with the test

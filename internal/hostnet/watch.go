@@ -46,7 +46,7 @@ func NewWatcher(out *table.Table[struct{}, Snapshot], ours func(link string, add
 
 // Changed delivers after addresses or routes were added or removed and no change followed for a
 // short time. It includes what the table leaves out: ironvip's own addresses, and routes of other
-// tables. It has one reader.
+// tables. It delivers after a read that follows a time without watching, too. It has one reader.
 func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
 // Run watches until the context ends and returns its error. If the kernel can't be read, it logs
@@ -79,6 +79,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 	read := time.NewTimer(0)
 	defer read.Stop()
 	var oldest time.Time // the oldest change that is not read yet
+	missed := true       // changes before the subscription may have been
 	touch := func() {
 		if oldest.IsZero() {
 			oldest = time.Now()
@@ -107,7 +108,8 @@ func (w *Watcher) follow(ctx context.Context) error {
 			}
 			w.out.Set(s)
 			w.first()
-			if !polled {
+			if !polled || missed {
+				missed = false
 				w.changed.Set()
 			}
 		}
