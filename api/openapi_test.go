@@ -96,13 +96,19 @@ func TestDocumentListsEveryRoute(t *testing.T) {
 	// has that name.
 	for schema, text := range doc.Components.Schemas {
 		var of struct {
-			Properties map[string]struct{ Enum []any }
+			Properties map[string]struct {
+				Enum        []any
+				Description string
+			}
 		}
 		must.Succeed(t, json.Unmarshal(text, &of))
 		for property, p := range of.Properties {
 			name := schema + strings.ToUpper(property[:1]) + property[1:]
 			if len(p.Enum) > 0 && doc.Components.Schemas[name] != nil {
 				t.Errorf("the enum %s.%s and the schema %s get the same name in generated code", schema, property, name)
+			}
+			if strings.HasPrefix(schema, "Spec") && schema != "SpecAffinity" && p.Description == "" {
+				t.Errorf("no description of %s.%s", schema, property)
 			}
 		}
 	}

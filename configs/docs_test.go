@@ -12,7 +12,6 @@ import (
 	"github.com/ironvip/ironvip/configs/reference"
 	"github.com/ironvip/ironvip/internal/consulclient"
 	"github.com/ironvip/ironvip/sources/consul"
-	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
@@ -160,10 +159,7 @@ func TestReferenceStatesTheDefaults(t *testing.T) {
 			"`" + consulclient.DefaultAddress + "`", "`" + DefaultConsulPrefix + "`", "`" + consul.DefaultTag + "`", "`" + d.Health.Default + "`",
 			`"` + d.Announce.Heartbeat.String() + `"`, `"` + d.Announce.Settle.String() + `"`, `"` + d.Announce.Hold.String() + `"`, `"` + d.Announce.Listen + `"`, "`" + d.Announce.Socket + "`",
 			"`" + d.DNS.Domain + "`", `"` + d.DNS.TTL.String() + `"`, `"` + d.DNS.NegativeTTL.String() + `"`, fmt.Sprint("up to ", MaxDomain, " bytes")},
-		"health.md": {"`" + spec.Duration(vip.DefaultCheckInterval).String() + "`", "`" + spec.Duration(vip.DefaultCheckFastInterval).String() + "`", "`" + spec.Duration(vip.DefaultCheckTimeout).String() + "`",
-			"`" + vip.DefaultCheckPath + "`", "`" + vip.DefaultCheckStatus + "`", fmt.Sprint("1 to ", vip.MaxRiseFall), "`" + spec.Duration(vip.MinCheckInterval).String() + "` to `" + spec.Duration(vip.MaxCheckInterval).String() + "`",
-			"`" + spec.Duration(vip.MinCheckInterval).String() + "` to `" + spec.Duration(vip.MaxCheckTimeout).String() + "`"},
-		"services.md": {"up to 10,000", "1 to 256", "up to 64;", "0 to 65535", `"60s"`, `"3h"`, `"24h"`, "up to 4 MiB"},
+		"services.md": {"up to 10,000", "1 to 256", "up to 64;", "0 to 65535", "up to 4 MiB"},
 	} {
 		mentions(t, page, wants...)
 	}

@@ -14,7 +14,7 @@ import (
 // service builds a service from ports such as "http:tcp:80>8080" and backends such as
 // "10.0.0.1", "10.0.0.1:90", "10.0.0.1/http".
 func service(name, ports string, backends ...string) vip.Service {
-	s := vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: name}, Forward: vip.ForwardNAT}
+	s := vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: name}, Settings: vip.Settings{Forward: vip.ForwardNAT}}
 	for word := range strings.FieldsSeq(ports) {
 		var p vip.Port
 		parts := strings.Split(word, ":")

@@ -64,7 +64,7 @@ func TestLosersTakeOverInOrder(t *testing.T) {
 		claims[source] = r.Claims(source)
 	}
 	claim := func(source, pool string) {
-		claims[source].Set(vip.Service{Key: key, Source: source, Origin: source + ".toml", Pool: pool})
+		claims[source].Set(vip.Service{Key: key, Source: source, Origin: source + ".toml", Settings: vip.Settings{Pool: pool}})
 		r.Changed(source, []vip.ServiceKey{key})
 	}
 	holder := func() string {

@@ -95,14 +95,26 @@ type Service struct {
 	Origin string // where the source found it, for messages: "services.d/web.toml:7"
 	Labels map[string]string
 
-	Pool     string       // "": the first pool with auto_assign
 	VIPs     []netip.Addr // requested addresses, at most one per family; empty: automatic
-	ShareKey string       // services with the same key may share a VIP on disjoint ports
-
 	Ports    []Port
 	Backends []Backend // sorted by address, then port; no duplicates
 
-	Families          Families // none: the families of the pool
+	Settings
+	SourceRanges []netip.Prefix // clients that may reach the VIP; empty: all
+
+	Check *HealthCheck   // shared and immutable; nil: the default of package health
+	Relay *ProxySettings // shared and immutable; nil: the defaults
+
+	Hostnames Hostnames // DNS names besides those that follow from Key
+}
+
+// Settings are the fields of a service that have a single value. They are comparable, so a new field
+// here is compared wherever services are.
+type Settings struct {
+	Pool     string   // "": the first pool with auto_assign
+	ShareKey string   // services with the same key may share a VIP on disjoint ports
+	Families Families // none: the families of the pool
+
 	Scheduler         Scheduler
 	SchedulerFallback bool // sh and mh: go to the next backend when the chosen one has weight 0
 	SchedulerPort     bool // sh and mh: also hash the client's port
@@ -131,14 +143,8 @@ type Service struct {
 	ExternalTraffic TrafficPolicy
 	Distribution    TrafficDistribution
 	Masquerade      Masquerade
-	Affinity        time.Duration  // 0: none; else how long a client keeps its backend
-	SourceRanges    []netip.Prefix // clients that may reach the VIP; empty: all
+	Affinity        time.Duration // 0: none; else how long a client keeps its backend
 	DrainTimeout    time.Duration
-
-	Check *HealthCheck   // shared and immutable; nil: the default of package health
-	Relay *ProxySettings // shared and immutable; nil: the defaults
-
-	Hostnames Hostnames // DNS names besides those that follow from Key
 }
 
 // Port is one port of a service, or a range of ports. No two ports of a service have both the same

@@ -7,6 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/ironvip/ironvip/configs/reference"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -89,6 +90,15 @@ func Object(kind string) map[string]*huma.MediaType {
 
 // writeDocument renders the OpenAPI document after all routes are registered.
 func (s *Server) writeDocument() []byte {
+	schemas := s.api.OpenAPI().Components.Schemas.Map()
+	for _, name := range []string{"Service", "Port", "Backend", "HealthCheck"} {
+		schema := schemas["Spec"+name]
+		for _, k := range reference.Tables[name] {
+			if schema != nil && schema.Properties[k.Key] != nil {
+				schema.Properties[k.Key].Description = k.Describe()
+			}
+		}
+	}
 	b, err := json.Marshal(s.api.OpenAPI())
 	if err != nil {
 		panic("the OpenAPI document can't be written: " + err.Error())

@@ -185,10 +185,10 @@ func onlyRanges(first, last, target uint16) func(*vip.Service) {
 
 func TestPlanNamesEveryField(t *testing.T) {
 	untested := map[string]bool{}
-	for f := range reflect.TypeFor[vip.Service]().Fields() {
-		untested[f.Name] = true
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[vip.Service]()) {
+		untested[f.Name] = !f.Anonymous
 	}
-	for _, name := range []string{"Key", "VIPs", "Ports", "Backends"} { // have rows of their own in a plan, and tests
+	for _, name := range []string{"Settings", "Key", "VIPs", "Ports", "Backends"} { // have rows of their own in a plan, and tests
 		delete(untested, name)
 	}
 	for _, name := range []string{"NotHere", "Origin", "Assigned"} { // follow from the source
@@ -231,8 +231,8 @@ func TestPlanNamesEveryField(t *testing.T) {
 		"panic_threshold none -> 50":      func(s *vip.Service) { s.PanicThreshold = 50 },
 	} {
 		before, after := service("web", nil), service("web", nil, change)
-		for f, value := range reflect.ValueOf(after).Fields() {
-			if !reflect.DeepEqual(value.Interface(), reflect.ValueOf(before).FieldByIndex(f.Index).Interface()) {
+		for _, f := range reflect.VisibleFields(reflect.TypeFor[vip.Service]()) {
+			if !reflect.DeepEqual(reflect.ValueOf(after).FieldByIndex(f.Index).Interface(), reflect.ValueOf(before).FieldByIndex(f.Index).Interface()) {
 				delete(untested, f.Name)
 			}
 		}
@@ -242,7 +242,7 @@ func TestPlanNamesEveryField(t *testing.T) {
 		}
 	}
 	for name := range untested {
-		t.Errorf("no row changes %s: add it to changedFields and to this table", name)
+		t.Errorf("no row changes %s: add it to this table", name)
 	}
 }
 

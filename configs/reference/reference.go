@@ -1,14 +1,16 @@
 // Package reference documents the keys of ironvip.toml and the fields of services: their meaning,
 // values and defaults, once. The tables of docs/config.md, docs/services.md and docs/health.md, the
 // manual page ironvip.toml(5), the JSON Schemas and the list of keys that a reload applies are made
-// from it. It has data only and imports nothing of ironvip. A test compares the keys with those that
-// are read.
+// from it. It has data only, and takes the fields of services and of health checks from vip/spec. A
+// test compares the keys with those that are read.
 package reference
 
 import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/ironvip/ironvip/vip/spec"
 )
 
 // Key documents one key. The texts are Markdown, as in the cells of a table.
@@ -21,7 +23,7 @@ type Key struct {
 }
 
 // Required is the default of a key that every table of its kind has.
-const Required = "required"
+const Required = spec.Required
 
 // Table has the keys of a table in the order of their documentation.
 type Table []Key

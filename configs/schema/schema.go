@@ -20,7 +20,6 @@ import (
 	"github.com/ironvip/ironvip/configs/reference"
 	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/share"
-	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -106,21 +105,19 @@ var words = map[reflect.Type]map[string][]string{
 	reflect.TypeFor[configs.APIRole]():   {"role": {"viewer", "registrar", "operator", "admin"}},
 	reflect.TypeFor[configs.DNS]():       {"resolver": {configs.ResolverNone, configs.ResolverResolved}},
 	reflect.TypeFor[configs.Log]():       {"level": {"debug", "info", "warn", "error"}, "format": {"text", "json"}},
-	reflect.TypeFor[spec.Service](): {
-		"families": {"ipv4", "ipv6"}, "scheduler": texts(vip.Schedulers()), "scheduler_flags": {"fallback", "port", "one-packet"},
-		"forward": {"nat", "dr", "tunnel"}, "internal_traffic": {"cluster", "local"}, "external_traffic": {"cluster", "local"},
-		"traffic_distribution": {"any", "same-zone", "same-node"}, "masquerade": {"auto", "always", "never"},
-		"proxy_protocol": {"v1", "v2"}, "on_unhealthy": {"drain", "reset"}},
-	reflect.TypeFor[spec.Port]():        {"protocol": {"tcp", "udp", "sctp"}},
-	reflect.TypeFor[spec.HealthCheck](): {"type": {"tcp", "http", "https", "grpc", "udp", "exec", "none"}},
-	reflect.TypeFor[spec.Backend]():     {"state": {"ready", "drain", "maint", "terminating"}},
+	reflect.TypeFor[spec.Service]():      choices(spec.Fields),
+	reflect.TypeFor[spec.HealthCheck]():  choices(spec.CheckFields),
+	reflect.TypeFor[spec.Port]():         {"protocol": {"tcp", "udp", "sctp"}},
+	reflect.TypeFor[spec.Backend]():      {"state": {"ready", "drain", "maint", "terminating"}},
 }
 
-// texts returns the names of values.
-func texts[T any](of []T) []string {
-	out := make([]string, len(of))
-	for i := range of {
-		out[i] = fmt.Sprint(of[i])
+// choices returns the words of the fields that have some.
+func choices(fields []spec.Field) map[string][]string {
+	out := map[string][]string{}
+	for _, f := range fields {
+		if _, _, words := f.Document(); words != nil {
+			out[f.Key] = words
+		}
 	}
 	return out
 }

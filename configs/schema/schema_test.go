@@ -195,7 +195,11 @@ func TestWords(t *testing.T) {
 		}
 		for key, of := range keys {
 			for _, word := range append([]string{"junk"}, of...) {
-				text := fmt.Sprintf(document, fmt.Sprintf("%s = %q", key, word))
+				pair := fmt.Sprintf("%s = %q", key, word)
+				if key == "method" {
+					pair += `, type = "http"`
+				}
+				text := fmt.Sprintf(document, pair)
 				s, problems := config, []vip.Problem(nil)
 				if strings.HasPrefix(document, "[[service]]") {
 					s, problems = services, static.ParseServices("web.toml", []byte(text), "static", nil).Problems

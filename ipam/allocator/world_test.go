@@ -119,7 +119,7 @@ func on(p vip.Port, number uint16) vip.Port {
 }
 
 func service(name string, changes ...change) vip.Service {
-	s := vip.Service{Key: key(name), Source: "static", Ports: []vip.Port{tcp(80)}, DrainTimeout: time.Minute}
+	s := vip.Service{Key: key(name), Source: "static", Ports: []vip.Port{tcp(80)}, Settings: vip.Settings{DrainTimeout: time.Minute}}
 	for _, c := range changes {
 		c(&s)
 	}

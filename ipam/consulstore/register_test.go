@@ -183,8 +183,8 @@ func TestWhatIsLeftToAssign(t *testing.T) {
 		one := register(t, m, "one", "192.0.2.0/30", follower{})
 		writes := one.writes()
 		for _, s := range []vip.Service{
-			{Key: plain("pool").Key, Source: "rest", Pool: "none"},
-			{Key: plain("half").Key, Source: "rest", Families: vip.FamiliesOf(vip.IPv4, vip.IPv6)},
+			{Key: plain("pool").Key, Source: "rest", Settings: vip.Settings{Pool: "none"}},
+			{Key: plain("half").Key, Source: "rest", Settings: vip.Settings{Families: vip.FamiliesOf(vip.IPv4, vip.IPv6)}},
 		} {
 			done, err := one.registrar.Commit(t.Context(), s, batch(s.Key.Name, 0))
 			if done || err != nil || held(t, m, s.Key.Name) != nil {

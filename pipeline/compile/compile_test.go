@@ -26,12 +26,14 @@ func service(change ...func(*vip.Service)) vip.Service {
 			{Address: addr("10.1.0.11"), Weight: 1, State: vip.Ready},
 			{Address: addr("10.1.0.12"), Weight: 50, State: vip.Ready},
 		},
-		Scheduler:       vip.WeightedRoundRobin,
-		Forward:         vip.ForwardNAT,
-		InternalTraffic: vip.Cluster,
-		ExternalTraffic: vip.Cluster,
-		Masquerade:      vip.MasqueradeAuto,
-		DrainTimeout:    time.Minute,
+		Settings: vip.Settings{
+			Scheduler:       vip.WeightedRoundRobin,
+			Forward:         vip.ForwardNAT,
+			InternalTraffic: vip.Cluster,
+			ExternalTraffic: vip.Cluster,
+			Masquerade:      vip.MasqueradeAuto,
+			DrainTimeout:    time.Minute,
+		},
 	}
 	for _, c := range change {
 		c(&s)

@@ -57,26 +57,7 @@ func SameService(a, b vip.Service) bool {
 	return a.Key == b.Key &&
 		a.Source == b.Source &&
 		a.Origin == b.Origin &&
-		a.Pool == b.Pool &&
-		a.ShareKey == b.ShareKey &&
-		a.Families == b.Families &&
-		a.Assigned == b.Assigned &&
-		a.NotHere == b.NotHere &&
-		a.Scheduler == b.Scheduler &&
-		a.SchedulerFallback == b.SchedulerFallback &&
-		a.SchedulerPort == b.SchedulerPort &&
-		a.OnePacket == b.OnePacket &&
-		a.Forward == b.Forward &&
-		a.Affinity == b.Affinity &&
-		a.InternalTraffic == b.InternalTraffic &&
-		a.ExternalTraffic == b.ExternalTraffic &&
-		a.Distribution == b.Distribution &&
-		a.HealthPort == b.HealthPort &&
-		a.Masquerade == b.Masquerade &&
-		a.DrainTimeout == b.DrainTimeout &&
-		a.PanicThreshold == b.PanicThreshold &&
-		a.SlowStart == b.SlowStart &&
-		a.ResetUnhealthy == b.ResetUnhealthy &&
+		a.Settings == b.Settings &&
 		sameCheck(a.Check, b.Check) &&
 		vip.SameProxySettings(a.Relay, b.Relay) &&
 		a.Hostnames.Equal(b.Hostnames) &&

@@ -35,13 +35,10 @@ func exampleAllocation() vip.Allocation {
 
 func exampleService() vip.Service {
 	return vip.Service{
-		Key: vip.ServiceKey{Namespace: "n", Name: "s"}, Source: "static", Origin: "f:1", NotHere: true, Labels: map[string]string{"a": "b"},
-		Pool: "p", VIPs: []netip.Addr{addr("192.0.2.10")}, Families: vip.FamiliesOf(vip.IPv4), ShareKey: "k", Assigned: true,
-		Ports: []vip.Port{{Port: 80}}, Backends: []vip.Backend{{Weight: 1}},
-		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, OnePacket: true, Forward: vip.ForwardNAT,
-		Affinity: time.Second, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny, Masquerade: vip.MasqueradeAuto,
-		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second, Relay: &vip.ProxySettings{IdleTimeout: 2}, HealthPort: vip.NodePort{Auto: true},
-		Check: &vip.HealthCheck{Type: vip.CheckTCP}, PanicThreshold: 50, ResetUnhealthy: true, SlowStart: 1, Hostnames: vip.HostnamesOf("shop.example.com"),
+		Key: vip.ServiceKey{Namespace: "n", Name: "s"}, Source: "static", Origin: "f:1", Labels: map[string]string{"a": "b"},
+		VIPs: []netip.Addr{addr("192.0.2.10")}, Ports: []vip.Port{{Port: 80}}, Backends: []vip.Backend{{Weight: 1}}, Settings: vip.Settings{Pool: "p"},
+		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Relay: &vip.ProxySettings{IdleTimeout: 2},
+		Check: &vip.HealthCheck{Type: vip.CheckTCP}, Hostnames: vip.HostnamesOf("shop.example.com"),
 	}
 }
 
@@ -104,7 +101,9 @@ func everyField[V any](t *testing.T, example func() V, same func(a, b V) bool) {
 	}
 }
 
-func TestSameFrontendAllocatesNothing(t *testing.T) {
+func TestSameAllocatesNothing(t *testing.T) {
 	a, b := exampleFrontend(), exampleFrontend()
-	expect.Equal(t, testing.AllocsPerRun(100, func() { SameFrontend(a, b) }), 0, "allocations")
+	expect.Equal(t, testing.AllocsPerRun(100, func() { SameFrontend(a, b) }), 0, "allocations for frontends")
+	c, d := exampleService(), exampleService()
+	expect.Equal(t, testing.AllocsPerRun(100, func() { SameService(c, d) }), 0, "allocations for services")
 }

@@ -27,10 +27,12 @@ func Addrs(texts ...string) (out []netip.Addr) {
 func Service(name string, backends []string, change ...func(*vip.Service)) vip.Service {
 	s := vip.Service{
 		Key: Key(name), Source: "static", Origin: "services.d/" + name + ".toml:1",
-		Ports:     []vip.Port{{Name: "80/tcp", Protocol: vip.TCP, Port: 80, TargetPort: 80}},
-		Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT,
-		InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Masquerade: vip.MasqueradeAuto,
-		DrainTimeout: time.Minute,
+		Ports: []vip.Port{{Name: "80/tcp", Protocol: vip.TCP, Port: 80, TargetPort: 80}},
+		Settings: vip.Settings{
+			Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT,
+			InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Masquerade: vip.MasqueradeAuto,
+			DrainTimeout: time.Minute,
+		},
 	}
 	for _, a := range Addrs(backends...) {
 		s.Backends = append(s.Backends, vip.Backend{Address: a, Weight: 1, State: vip.Ready})

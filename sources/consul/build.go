@@ -152,13 +152,13 @@ const fewIDs = 3
 func (b *builder) make(with settings, instances []instance) built {
 	d := b.read(with, instances)
 	own, disagree := b.ownPorts(instances)
-	if disagree != "" && (len(d.ports) == 0 || own[0].name != "") {
+	if disagree != "" && (len(d.ports["port"]) == 0 || own[0].name != "") {
 		b.warn(metaPrefix+"port", "add "+metaPrefix+`port, the VIP's port: "80"`, disagree)
 	}
 	d.readPorts(own, func(key string, err error) { b.bad(metaPrefix+key, err) })
 	// With a single port, each backend uses its instance's own port. Job schedulers often assign a
 	// different port to each instance.
-	ownPort := len(d.Ports) == 1 && len(d.targets) == 0 && d.Ports[0].TargetPort == 0 && d.Ports[0].Port.Last == 0
+	ownPort := len(d.Ports) == 1 && len(d.ports["target-port"]) == 0 && d.Ports[0].TargetPort == 0 && d.Ports[0].Port.Last == 0
 	service, problems := b.fit(&d.Service, instances, ownPort)
 	for _, p := range problems {
 		key := keyOf(p.Field)
@@ -178,21 +178,26 @@ func (b *builder) make(with settings, instances []instance) built {
 
 // read converts the settings to a draft.
 func (b *builder) read(with settings, instances []instance) definition {
-	d := definition{Service: spec.Service{Name: b.name, Namespace: b.o.ServiceNamespace, Pool: b.o.Pool}}
+	d := definition{Service: spec.Service{Name: b.name, Namespace: b.o.ServiceNamespace, Pool: b.o.Pool}, ports: map[string][]string{}}
 	if d.Namespace == "" && len(instances) > 0 {
 		d.Namespace = instances[0].Service.Namespace // the same in all instances of one answer
 	}
 	for _, key := range slices.Sorted(maps.Keys(with)) {
 		name, ours := strings.CutPrefix(key, metaPrefix)
-		known, is := metaKeys[name]
-		if !is || !ours {
-			hint := "docs/consul.md has all keys"
-			if near := strict.Nearest(strings.ReplaceAll(key, "_", "-"), keyNames); near != "" {
+		field, isField := draft.Fields[name]
+		switch {
+		case ours && isField:
+			if err := draft.Set(&d.Service, field, with[key]); err != nil {
+				b.bad(key, err)
+			}
+		case ours && slices.Contains(portKeys, name):
+			d.ports[name] = draft.Split(with[key])
+		default:
+			hint := "docs/consul.md describes the keys"
+			if near := strict.Nearest(draft.Name(key), keyNames); near != "" {
 				hint = fmt.Sprintf("did you mean %q?", near)
 			}
 			b.bad(key, vip.Problem{Code: vip.CodeUnknownKey, Message: "is no key of ours", Hint: hint})
-		} else if err := known.read(&d, with[key]); err != nil {
-			b.bad(key, err)
 		}
 	}
 	return d

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +13,6 @@ import (
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
-	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // inst returns an instance: "n1 10.0.0.1:8080 warning w=5/2 pool=lan".
@@ -182,8 +179,6 @@ func TestBuild(t *testing.T) {
 		{"a bad health check", instances("n1 10.0.0.1:80 health=htpp"), "", `ironvip-health: "htpp" is not a known value`},
 		{"a bad field of a health check", instances(`n1 10.0.0.1:80 health={"type":"http","rise":0}`), "", "ironvip-health: 0 is out of bounds"},
 		{"slow start of a hash", instances("n1 10.0.0.1:80 scheduler=mh slow-start=30"), "", `ironvip-slow-start: scheduler mh would move clients with each step`},
-		{"a bad slow start", instances("n1 10.0.0.1:80 slow-start=2h"), "", `ironvip-slow-start: 2h is out of bounds`},
-		{"a bad panic threshold", instances("n1 10.0.0.1:80 panic-threshold=half"), "", `ironvip-panic-threshold: "half" is not a number`},
 		{"an address that is a name", instances("n1 10.0.0.1:80", "n2 db.example:80"), "web 80/tcp: 10.0.0.1:80", `ironvip-port: instances disagree: "80" on n1/web, nothing on n2/web; "80" is used; address: instance n2/web is left out: "db.example:80" is not an address`},
 		{"in a pool", instances("n1 10.0.0.1:80", "n2 192.0.2.7:80"), "web 80/tcp: 10.0.0.1:80", `address: instance n2/web is left out: 192.0.2.7 is in VIP pool "public"`},
 		{"the same server twice", instances("n1 10.0.0.1:80 critical", "n2 10.0.0.1:80 passing"), "web 80/tcp: 10.0.0.1:80", `address: instance n1/web is left out: 10.0.0.1: another instance is the same server`},
@@ -222,39 +217,6 @@ func TestBuild(t *testing.T) {
 				t.Errorf("in another order: %q, %s", described(again.service), texts(again.problems))
 			}
 		})
-	}
-}
-
-// Every field of a service has a key, and each key sets its field.
-func TestEveryFieldHasAKey(t *testing.T) {
-	o := Options{}.withDefaults()
-	got := o.build("web", instances("n1 10.0.0.1:80 name=shop namespace=team labels=a=b,c=d pool=lan vips=192.0.2.1 families=ipv4 share-key=front hostnames=shop.example.com,a.example port=80 protocol=tcp target-port=8080 node-port=30080 "+
-		"scheduler=mh scheduler-flags=fallback,port forward=nat affinity=90 internal-traffic=local external-traffic=local traffic-distribution=same-zone health-check-node-port=30081 "+
-		"masquerade=never source-ranges=198.51.100.0/24,203.0.113.7 drain-timeout=5m connect-timeout=2 idle-timeout=10m half-close-timeout=20s max-connections=100 max-queue=50 queue-timeout=2s proxy-protocol=v2 accept-proxy-from=192.0.2.0/24,192.0.2.1 "+
-		`health={"type":"http","path":"/healthz"} on-unhealthy=reset panic-threshold=50`), nil)
-	if !got.good || len(got.problems) > 0 {
-		t.Fatalf("%v", got.problems)
-	}
-	ours := must.Get(json.Marshal(spec.FromService(got.service)))(t)
-	want := `{"name":"shop","namespace":"team","labels":{"a":"b","c":"d"},"pool":"lan","vips":["192.0.2.1"],"families":["ipv4"],"share_key":"front","hostnames":["a.example","shop.example.com"],` +
-		`"ports":[{"protocol":"tcp","port":80,"target_port":8080,"node_port":30080}],"backends":[{"address":"10.0.0.1","weight":1,"state":"ready","node":"n1"}],` +
-		`"scheduler":"mh","scheduler_flags":["fallback","port"],"forward":"nat","affinity":{"timeout":"1m30s"},"internal_traffic":"local","external_traffic":"local",` +
-		`"traffic_distribution":"same-zone","health_check_node_port":30081,"masquerade":"never","source_ranges":["198.51.100.0/24","203.0.113.7/32"],"proxy_protocol":"v2","accept_proxy_from":["192.0.2.0/24","192.0.2.1/32"],"drain_timeout":"5m","connect_timeout":"2s","idle_timeout":"10m","half_close_timeout":"20s","max_connections":100,"max_queue":50,"queue_timeout":"2s",` +
-		`"health":{"type":"http","interval":"2s","fast_interval":"500ms","timeout":"1s","rise":2,"fall":3,"method":"GET","path":"/healthz","status":"200-399"},"on_unhealthy":"reset","panic_threshold":50}`
-	expect.Equal(t, string(ours), want, "got\n%s, want\n%s", ours, want)
-	var fields []string
-	for _, k := range metaKeys {
-		fields = append(fields, k.field)
-	}
-	for _, field := range strict.Keys(spec.Service{}) {
-		if field != "backends" && field != "ports" && !slices.Contains(fields, field) {
-			t.Errorf("no key for %s", field)
-		}
-	}
-	for _, field := range strict.Keys(spec.Port{}) {
-		if field != "name" && !slices.Contains(fields, field) { // names are in ironvip-port
-			t.Errorf("no key for a port's %s", field)
-		}
 	}
 }
 
@@ -323,17 +285,6 @@ func TestTaggedAddresses(t *testing.T) {
 			t.Errorf("%s of %s: %v %v, not %s", test.tag, test.line, got.service.Backends, got.problems, test.want)
 		}
 	}
-}
-
-// The reference page has a row for every key, and no other rows.
-func TestReferencePageIsComplete(t *testing.T) {
-	page := must.Get(os.ReadFile("../../docs/consul.md"))(t)
-	var keys []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `("+metaPrefix+"[^`]+)` \\|").FindAllStringSubmatch(string(page), -1) {
-		keys = append(keys, row[1])
-	}
-	slices.Sort(keys)
-	expect.SameList(t, keys, keyNames, "docs/consul.md has rows for\n%v, the code reads\n%v", keys, keyNames)
 }
 
 // Every build ends, and its result does not depend on the order of instances.

@@ -7,6 +7,7 @@
 package draft
 
 import (
+	"encoding/json"
 	"strconv"
 	"strings"
 	"time"
@@ -16,64 +17,97 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// Text returns a function that sets a field of a D to a text.
-func Text[D any](field func(*D) *string) func(*D, string) error {
-	return func(d *D, text string) error {
-		*field(d) = strings.TrimSpace(text)
-		return nil
+// Fields are the fields of a service that a text sets, by their names in metadata and annotations:
+// "drain-timeout". They are all but ports and backends.
+var Fields = func() map[string]*spec.Field {
+	out := map[string]*spec.Field{}
+	for i := range spec.Fields {
+		if f := &spec.Fields[i]; f.Key != "ports" && f.Key != "backends" && !strings.Contains(f.Key, ".") {
+			out[Name(f.Key)] = f
+		}
 	}
-}
+	return out
+}()
 
-// List returns a function that sets a field of a D to a list.
-func List[D any](field func(*D) *[]string) func(*D, string) error {
-	return func(d *D, text string) error {
-		*field(d) = Split(text)
-		return nil
-	}
-}
+// Name returns the name of a key in metadata and annotations.
+func Name(key string) string { return strings.ReplaceAll(key, "_", "-") }
 
-// Number returns a function that sets a field of a D to a whole number.
-func Number[D any](field func(*D) *int) func(*D, string) error {
-	return func(d *D, text string) error {
-		n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 31)
+// Set sets a field of d to a text. Words of a list are separated by commas, a time span is a number of
+// seconds or has a unit, and a health check is its type or a JSON object. The error is a vip.Problem
+// without a field.
+func Set(d *spec.Service, f *spec.Field, text string) error {
+	text = strings.TrimSpace(text)
+	switch field := f.Of(d).(type) {
+	case *string:
+		*field = text
+	case *[]string:
+		*field = Split(text)
+	case *int:
+		n, err := strconv.ParseUint(text, 10, 31)
 		if err != nil {
 			return vip.Problem{Message: strict.Quote(text) + " is not a number", Hint: "write a whole number"}
 		}
-		*field(d) = int(n)
-		return nil
-	}
-}
-
-// Time returns a function that sets a field of a D to a time span.
-func Time[D any](field func(*D) **spec.Duration) func(*D, string) error {
-	return func(d *D, text string) error {
-		span, err := Duration(text)
-		if err == nil {
-			*field(d) = &span
+		*field = int(n)
+	case **spec.Duration:
+		span, err := duration(text)
+		if err != nil {
+			return err
 		}
-		return err
-	}
-}
-
-// HealthCheck returns a function that sets a field of a D to a health check: its type alone, or a
-// JSON object with the fields of a service's "health".
-func HealthCheck[D any](field func(*D) **spec.HealthCheck) func(*D, string) error {
-	return func(d *D, text string) error {
-		if text = strings.TrimSpace(text); !strings.HasPrefix(text, "{") {
-			*field(d) = &spec.HealthCheck{Type: text}
-			return nil
+		*field = &span
+	case **spec.Affinity:
+		if text == "none" {
+			break
 		}
-		check, problems := spec.DecodeHealthCheckJSON([]byte(text))
-		if len(problems) > 0 {
-			p := problems[0]
-			if p.Field != "" { // the caller states its own field
-				p.Message = p.Field + ": " + p.Message
+		timeout, err := duration(text)
+		if err != nil {
+			return err
+		}
+		*field = &spec.Affinity{Timeout: &timeout}
+	case **spec.HealthCheck:
+		check, err := healthCheck(text)
+		if err != nil {
+			return err
+		}
+		*field = &check
+	case *spec.NodePort:
+		return field.FromTree(Number(text))
+	case *map[string]string:
+		labels := map[string]string{}
+		for _, word := range Split(text) {
+			name, value, has := strings.Cut(word, "=")
+			if _, twice := labels[name]; twice || !has {
+				return vip.Problem{Message: strict.Quote(text) + " is no list of labels", Hint: `write "team=shop,tier=front", each name once`}
 			}
-			return p
+			labels[name] = value
 		}
-		*field(d) = &check
-		return nil
+		*field = labels
+	default:
+		panic("draft: no text sets " + f.Key)
 	}
+	return nil
+}
+
+func healthCheck(text string) (spec.HealthCheck, error) {
+	if !strings.HasPrefix(text, "{") {
+		return spec.HealthCheck{Type: text}, nil
+	}
+	check, problems := spec.DecodeHealthCheckJSON([]byte(text))
+	if len(problems) == 0 {
+		return check, nil
+	}
+	p := problems[0]
+	if p.Field != "" { // the caller states its own field
+		p.Message, p.Field = p.Field+": "+p.Message, ""
+	}
+	return check, p
+}
+
+// Number returns text as a tree value, which is a number if text is one.
+func Number(text string) any {
+	if _, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return json.Number(text)
+	}
+	return text
 }
 
 // Split splits a list at its commas.
@@ -86,8 +120,7 @@ func Split(text string) (out []string) {
 	return out
 }
 
-// Duration parses seconds, or a duration with a unit.
-func Duration(text string) (d spec.Duration, err error) {
+func duration(text string) (d spec.Duration, err error) {
 	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return spec.Duration(time.Duration(n) * time.Second), nil
 	}

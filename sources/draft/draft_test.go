@@ -1,8 +1,10 @@
 package draft
 
 import (
+	"encoding/json"
 	"fmt"
-	"net/netip"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -63,23 +65,46 @@ func TestFitOfABadService(t *testing.T) {
 	}
 }
 
-func TestTexts(t *testing.T) {
-	expect.SameList(t, Split(" a, ,b,"), []string{"a", "b"})
-	for text, want := range map[string]time.Duration{"90": 90 * time.Second, "5m": 5 * time.Minute} {
-		expect.Equal(t, time.Duration(must.Get(Duration(text))(t)), want, "%s", text)
-	}
-	for _, text := range []string{"", "soon", "-1"} {
-		if got, err := Duration(text); err == nil {
-			t.Errorf("%q is %v", text, time.Duration(got))
+// Each field can be set by a text. Consul's keys and Kubernetes' annotations have these forms.
+func TestSet(t *testing.T) {
+	untested := maps.Clone(Fields)
+	for _, test := range []struct{ name, text, want string }{
+		{"name", " shop ", `"shop"`}, {"namespace", "team", `"team"`}, {"pool", "lan", `"lan"`}, {"share-key", "front", `"front"`},
+		{"labels", "a=b, c=d=e", `{"a":"b","c":"d=e"}`}, {"labels", "a", `"a" is no list of labels`}, {"labels", "a=b,a=c", `"a=b,a=c" is no list of labels`},
+		{"families", "ipv4", `["ipv4"]`}, {"vips", "192.0.2.1, ,2001:db8::1,", `["192.0.2.1","2001:db8::1"]`}, {"hostnames", "b.example,a.example", `["b.example","a.example"]`},
+		{"scheduler", "mh", `"mh"`}, {"scheduler-flags", "fallback,port", `["fallback","port"]`}, {"forward", "nat", `"nat"`},
+		{"affinity", "90", `{"timeout":"1m30s"}`}, {"affinity", "none", `null`}, {"affinity", "long", `"long" is not a time span`},
+		{"internal-traffic", "local", `"local"`}, {"external-traffic", "local", `"local"`}, {"traffic-distribution", "same-zone", `"same-zone"`},
+		{"health-check-node-port", "30081", `30081`}, {"health-check-node-port", "auto", `"auto"`}, {"health-check-node-port", "yes", `invalid node port: the string "yes"`},
+		{"masquerade", "never", `"never"`}, {"source-ranges", "198.51.100.0/24,203.0.113.7", `["198.51.100.0/24","203.0.113.7"]`},
+		{"proxy-protocol", "v2", `"v2"`}, {"accept-proxy-from", "192.0.2.0/24", `["192.0.2.0/24"]`},
+		{"drain-timeout", "5m", `"5m"`}, {"drain-timeout", "90", `"1m30s"`}, {"drain-timeout", "soon", `"soon" is not a time span`}, {"drain-timeout", "-1", `"-1" is not a time span`},
+		{"connect-timeout", "2", `"2s"`}, {"idle-timeout", "10m", `"10m"`}, {"half-close-timeout", "20s", `"20s"`}, {"queue-timeout", "500ms", `"500ms"`}, {"slow-start", "30", `"30s"`},
+		{"max-connections", "100", `100`}, {"max-queue", "50", `50`}, {"panic-threshold", "50", `50`}, {"panic-threshold", "50%", `"50%" is not a number`}, {"max-queue", "-1", `"-1" is not a number`},
+		{"health", "none", `{"type":"none"}`}, {"health", `{"type": "http", "path": "/x"}`, `{"type":"http","path":"/x"}`},
+		{"health", `{"type": "http"`, "not valid JSON near line 1, column 16: ends too early"}, {"health", `{"type": "http", "pth": "/"}`, "pth: unknown key"},
+		{"on-unhealthy", "reset", `"reset"`},
+	} {
+		delete(untested, test.name)
+		var d spec.Service
+		got := ""
+		if err := Set(&d, Fields[test.name], test.text); err != nil {
+			got = err.Error()
+			expect.True(t, reflect.ValueOf(d).IsZero(), "%s = %s is an error, and sets %+v", test.name, test.text, d)
+		} else {
+			got = string(must.Get(json.Marshal(Fields[test.name].Of(&d)))(t))
 		}
+		expect.Equal(t, got, test.want, "%s = %s", test.name, test.text)
 	}
+	for name := range untested {
+		t.Errorf("no row sets %s", name)
+	}
+}
+
+func TestKeepsFormer(t *testing.T) {
 	problems := []vip.Problem{{}, {Hint: "remove it"}}
 	KeepsFormer(problems)
 	if problems[0].Hint != "the service keeps its former settings until then" || problems[1].Hint != "remove it; the service keeps its former settings until then" {
 		t.Errorf("%+v", problems)
-	}
-	var s spec.Service
-	if err := List(func(s *spec.Service) *[]string { return &s.VIPs })(&s, "192.0.2.1, 192.0.2.2"); err != nil || len(s.VIPs) != 2 || !netip.MustParseAddr(s.VIPs[1]).IsValid() {
-		t.Errorf("%v %v", s.VIPs, err)
 	}
 }

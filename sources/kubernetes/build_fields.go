@@ -220,19 +220,14 @@ func (b *builder) fieldOf(path string) string {
 		return strict.Index("spec.ports", i) + b.portField(of)
 	case head == "scheduler_flags": // one annotation contains the list
 		rest = ""
-	case head == "labels":
-		return "metadata.labels" + rest
+	case head == "affinity":
+		rest = "Config.clientIP.timeoutSeconds"
 	}
 	if field, is := specFields[head]; is {
-		if head == "affinity" {
-			rest = ""
-		}
 		return field + rest
 	}
-	for name, a := range annotations {
-		if a.field == head {
-			return bracket("metadata.annotations", annotationPrefix+name)
-		}
+	if _, is := annotations[draft.Name(head)]; is {
+		return bracket("metadata.annotations", annotationPrefix+draft.Name(head))
 	}
 	return path
 }
@@ -252,10 +247,10 @@ func (b *builder) portField(of string) string {
 	return of
 }
 
-// specFields maps fields of the draft to fields of a Service.
+// specFields maps fields of the draft to the fields of a Service that set them.
 var specFields = map[string]string{
-	"name": "metadata.name", "namespace": "metadata.namespace", "families": "spec.ipFamilies", "ports": "spec.ports",
-	"source_ranges": "spec.loadBalancerSourceRanges", "affinity": "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
+	"name": "metadata.name", "namespace": "metadata.namespace", "labels": "metadata.labels", "families": "spec.ipFamilies",
+	"ports": "spec.ports", "source_ranges": "spec.loadBalancerSourceRanges", "affinity": "spec.sessionAffinity",
 	"internal_traffic": "spec.internalTrafficPolicy", "external_traffic": "spec.externalTrafficPolicy",
 	"traffic_distribution": "spec.trafficDistribution", "health_check_node_port": "spec.healthCheckNodePort",
 }

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/ironvip/ironvip/sources/draft"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
@@ -418,10 +418,8 @@ func TestFields(t *testing.T) {
 
 		{"pool", annotate("pool", "public"), Options{Config: Config{Pool: "lan"}}, `{"pool":"public"}`, ""},
 		{"a bad pool", annotate("pool", "Public Pool"), Options{}, "", `metadata.annotations[ironvip.io/pool]: "Public Pool" is not a DNS label: use a-z, 0-9 and inner "-"`},
-		{"share key", annotate("share-key", "front"), Options{}, `{"share_key":"front"}`, ""},
 		{"hostnames", annotate("hostnames", "shop.example.com, a.example"), Options{}, `{"hostnames":["a.example","shop.example.com"]}`, ""},
 		{"a bad hostname", annotate("hostnames", "a.example,Shop.example.com"), Options{}, "", `metadata.annotations[ironvip.io/hostnames]: "Shop.example.com" is not a DNS name: use labels of a-z, 0-9 and inner "-" with dots between them`},
-		{"scheduler", annotate("scheduler", " mh "), Options{}, `{"scheduler":"mh"}`, ""},
 		{"scheduler flags", func(s S) { annotate("scheduler", "mh")(s); annotate("scheduler-flags", "port, fallback")(s) }, Options{},
 			`{"scheduler":"mh","scheduler_flags":["fallback","port"]}`, ""},
 		{"a bad flag", func(s S) { annotate("scheduler", "mh")(s); annotate("scheduler-flags", "prot")(s) }, Options{}, "",
@@ -430,16 +428,7 @@ func TestFields(t *testing.T) {
 		{"forward that can't change ports", annotate("forward", "dr"), Options{}, "", "spec.ports[0].targetPort: forward dr does not change the port: 8080 is not that of 80/tcp"},
 		{"forward that can't change ports, to node ports", func(s S) { ports("80+30080")(s); annotate("forward", "dr")(s) }, nodePorts, "",
 			"spec.ports[0].nodePort: forward dr does not change the port: 30080 is not that of 80/tcp"},
-		{"masquerade", annotate("masquerade", "never"), Options{}, `{"masquerade":"never"}`, ""},
 		{"drain timeout", annotate("drain-timeout", "5m"), Options{}, `{"drain_timeout":"5m"}`, ""},
-		{"connect timeout", annotate("connect-timeout", "500ms"), Options{}, `{"connect_timeout":"500ms"}`, ""},
-		{"idle timeout", annotate("idle-timeout", "5m"), Options{}, `{"idle_timeout":"5m"}`, ""},
-		{"half-close timeout", annotate("half-close-timeout", "10"), Options{}, `{"half_close_timeout":"10s"}`, ""},
-		{"connections", annotate("max-connections", "100"), Options{}, `{"max_connections":100}`, ""},
-		{"no number of connections", annotate("max-connections", "many"), Options{}, "", `metadata.annotations[ironvip.io/max-connections]: "many" is not a number`},
-		{"queue", annotate("max-queue", "50"), Options{}, `{"max_queue":50}`, ""},
-		{"queue timeout", annotate("queue-timeout", "2s"), Options{}, `{"queue_timeout":"2s"}`, ""},
-		{"drain timeout in seconds", annotate("drain-timeout", "90"), Options{}, `{"drain_timeout":"1m30s"}`, ""},
 		{"no drain timeout", annotate("drain-timeout", "soon"), Options{}, "", `metadata.annotations[ironvip.io/drain-timeout]: "soon" is not a time span`},
 		{"too long a drain timeout", annotate("drain-timeout", "25h"), Options{}, "", "metadata.annotations[ironvip.io/drain-timeout]: 25h is out of bounds"},
 		{"an empty annotation", func(s S) { annotate("pool", "")(s); annotate("shceduler", "")(s) }, Options{Config: Config{Pool: "lan"}}, `{"pool":"lan"}`, ""},
@@ -448,18 +437,9 @@ func TestFields(t *testing.T) {
 		{"a health check by its type", annotate("health", "tcp"), Options{}, `{"health":{"fall":3,"fast_interval":"500ms","interval":"2s","rise":2,"timeout":"1s","type":"tcp"}}`, ""},
 		{"a health check in full", annotate("health", `{"type": "http", "path": "/healthz", "interval": "10s"}`), Options{},
 			`{"health":{"fall":3,"fast_interval":"500ms","interval":"10s","method":"GET","path":"/healthz","rise":2,"status":"200-399","timeout":"1s","type":"http"}}`, ""},
-		{"no health check", annotate("health", "none"), Options{}, `{"health":{"type":"none"}}`, ""},
-		{"a bad type of health check", annotate("health", "htpp"), Options{}, "", `metadata.annotations[ironvip.io/health]: "htpp" is not a known value`},
 		{"a bad field of a health check", annotate("health", `{"type": "http", "path": "x"}`), Options{}, "", `metadata.annotations[ironvip.io/health]: "x" is not a path`},
 		{"an unknown key of a health check", annotate("health", `{"type": "http", "pth": "/"}`), Options{}, "", `metadata.annotations[ironvip.io/health]: pth: unknown key`},
-		{"a health check that is not JSON", annotate("health", `{"type": "http"`), Options{}, "", "metadata.annotations[ironvip.io/health]: not valid JSON near line 1, column 16: ends too early"},
-		{"on unhealthy", annotate("on-unhealthy", "reset"), Options{}, `{"on_unhealthy":"reset"}`, ""},
-		{"a bad reaction", annotate("on-unhealthy", "kill"), Options{}, "", `metadata.annotations[ironvip.io/on-unhealthy]: "kill" is not a known value`},
-		{"slow start", annotate("slow-start", "30"), Options{}, `{"slow_start":"30s"}`, ""},
 		{"a slow start of a hash", func(s S) { annotate("slow-start", "30s")(s); annotate("scheduler", "mh")(s) }, Options{}, "", "metadata.annotations[ironvip.io/slow-start]: scheduler mh would move clients with each step"},
-		{"panic threshold", annotate("panic-threshold", "50"), Options{}, `{"panic_threshold":50}`, ""},
-		{"a panic threshold in percent", annotate("panic-threshold", "50%"), Options{}, "", `metadata.annotations[ironvip.io/panic-threshold]: "50%" is not a number`},
-		{"a panic threshold above all", annotate("panic-threshold", "101"), Options{}, "", "metadata.annotations[ironvip.io/panic-threshold]: 101 is out of bounds"},
 		{"all that is wrong at once", func(s S) {
 			annotate("scheduler", "fast")(s)
 			annotate("pol", "x")(s)
@@ -540,7 +520,7 @@ func TestHints(t *testing.T) {
 		{"drain_timeout", "5m", `did you mean "ironvip.io/drain-timeout"?`},
 		{"external-traffic", "local", "use spec.externalTrafficPolicy"},
 		{"source_ranges", "10.0.0.0/8", "use spec.loadBalancerSourceRanges"},
-		{"colour", "red", "remove it; known: ironvip.io/accept-proxy-from, ironvip.io/connect-timeout, ironvip.io/drain-timeout, ironvip.io/forward, ironvip.io/half-close-timeout, ironvip.io/health, ironvip.io/hostnames, ironvip.io/idle-timeout, ironvip.io/masquerade, ironvip.io/max-connections, ironvip.io/max-queue, ironvip.io/on-unhealthy, ironvip.io/panic-threshold, ironvip.io/pool, ironvip.io/proxy-protocol, ironvip.io/queue-timeout, ironvip.io/scheduler, ironvip.io/scheduler-flags, ironvip.io/share-key, ironvip.io/slow-start, ironvip.io/vips"},
+		{"colour", "red", "remove it; known: " + annotationPrefix + strings.Join(sorted(annotations), ", "+annotationPrefix)},
 		{"scheduler", "mg", `did you mean "mh"? use rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh`},
 		{"drain-timeout", "soon", `write seconds, or a unit with them: "90", "5m"`},
 		{"vips", "2001:db8::1", "request an address of the Service's own family, or set spec.ipFamilyPolicy: RequireDualStack"},
@@ -582,27 +562,13 @@ func TestLongNames(t *testing.T) {
 	}
 }
 
-// Every setting of other sources has an annotation or a field here. An annotation instead of a
-// field gets a hint with the field.
-func TestNoSettingIsForgotten(t *testing.T) {
-	for field := range reflect.TypeFor[spec.Service]().Fields() {
-		name, _, _ := strings.Cut(field.Tag.Get("toml"), ",")
-		name = strings.ReplaceAll(name, "_", "-")
-		if _, is := annotations[name]; !is && fieldInstead[name] == "" && name != "backends" {
-			t.Errorf("%s is neither", name)
-		}
+// The reference page names every field of a Service that takes the place of an annotation.
+func TestPageHasAllFields(t *testing.T) {
+	page := string(must.Get(os.ReadFile("../../docs/kubernetes.md"))(t))
+	for key, field := range specFields {
+		expect.True(t, strings.Contains(page, field[strings.LastIndex(field, ".")+1:]), "docs/kubernetes.md does not name %s, which sets %s", field, key)
+		expect.True(t, draft.Fields[draft.Name(key)] != nil || key == "ports", "%s is no field of a service", key)
 	}
-}
-
-// The reference page has a row for every annotation, and no other rows.
-func TestPageHasAllAnnotations(t *testing.T) {
-	page := must.Get(os.ReadFile("../../docs/kubernetes.md"))(t)
-	var keys []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `("+annotationPrefix+"[^`]+)` \\|").FindAllStringSubmatch(string(page), -1) {
-		keys = append(keys, row[1])
-	}
-	slices.Sort(keys)
-	expect.SameList(t, keys, annotationKeys, "docs/kubernetes.md has rows for\n%v, the code reads\n%v", keys, annotationKeys)
 }
 
 // A Service with invalid settings still follows its endpoints.

@@ -78,10 +78,12 @@ func (l *line) service(i int) vip.Service {
 func serviceOf(i int, backends []vip.Backend) vip.Service {
 	return vip.Service{
 		Key: vip.ServiceKey{Namespace: vip.DefaultNamespace, Name: "s" + strconv.Itoa(i)}, Source: "test",
-		Ports:     []vip.Port{{Name: "http", Protocol: vip.TCP, Port: 80, TargetPort: 8080}},
-		Backends:  backends,
-		Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster,
-		Masquerade: vip.MasqueradeAuto, DrainTimeout: vip.DefaultDrainTimeout,
+		Ports:    []vip.Port{{Name: "http", Protocol: vip.TCP, Port: 80, TargetPort: 8080}},
+		Backends: backends,
+		Settings: vip.Settings{
+			Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster,
+			Masquerade: vip.MasqueradeAuto, DrainTimeout: vip.DefaultDrainTimeout,
+		},
 	}
 }
 

@@ -178,7 +178,8 @@ func TestBuildAccepts(t *testing.T) {
 		}
 		want := vip.Service{
 			Key: vip.ServiceKey{Namespace: "default", Name: "a"}, Source: "rest", Ports: []vip.Port{port(vip.TCP, 80, 0, 80)}, Backends: []vip.Backend{},
-			Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny, Masquerade: vip.MasqueradeAuto, DrainTimeout: time.Minute,
+			Settings: vip.Settings{Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny,
+				Masquerade: vip.MasqueradeAuto, DrainTimeout: time.Minute},
 		}
 		test.want(&want)
 		if diff := gocmp.Diff(want, got, cmpAddrs, cmpPrefixes); diff != "" {

@@ -39,11 +39,7 @@ func (b *builder) backend(w *Backend) vip.Backend {
 	}
 	out.Port = b.port("port", int(w.Port))
 	if w.Weight != nil {
-		if *w.Weight < 0 || *w.Weight > vip.MaxWeight {
-			b.bad("weight", "use 0 to 65535", "%d is out of bounds", *w.Weight)
-		} else {
-			out.Weight = uint32(*w.Weight)
-		}
+		out.Weight = uint32(b.number("weight", *w.Weight, 0, vip.MaxWeight, "0 to 65535"))
 	}
 	if w.State != "" && out.State.UnmarshalText([]byte(w.State)) != nil {
 		b.bad("state", strict.OneOf(w.State, "ready", "drain", "maint", "terminating"), "%s is not a state", strict.Quote(w.State))
@@ -54,12 +50,14 @@ func (b *builder) backend(w *Backend) vip.Backend {
 	if w.Zone != "" && !IsWord(w.Zone) {
 		b.badWord("zone")
 	}
-	out.MaxConnections = b.limit("max_connections", w.MaxConnections, vip.MaxMaxConnections)
+	out.MaxConnections = backendLimit.read(b, "max_connections", w.MaxConnections)
 	out.Ports = b.names("ports", w.Ports, MaxPorts)
 	out.ForZones = b.names("for_zones", w.ForZones, MaxHints)
 	out.ForNodes = b.names("for_nodes", w.ForNodes, MaxHints)
 	return out
 }
+
+var backendLimit = limit[uint32](vip.MaxMaxConnections, oneOrNone).(kind[int, uint32])
 
 // IsWord reports whether s is a valid name of a node, a zone or a port of a service.
 func IsWord(s string) bool {

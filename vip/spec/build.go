@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -32,59 +32,26 @@ const (
 // Key, if the name is valid. Build keeps no reference to s.
 func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 	b := builder{service: s.Title(), place: origin}
-	out := vip.Service{Source: source, Origin: origin, Pool: s.Pool, ShareKey: s.ShareKey}
+	out := vip.Service{Source: source, Origin: origin, Relay: &vip.ProxySettings{}}
 	out.Key = b.key(s)
-	out.Labels = b.labels(s.Labels)
-	if s.Pool != "" {
-		b.label("pool", s.Pool)
+	from, to := reflect.ValueOf(s).Elem(), reflect.ValueOf(&out).Elem()
+	for i := range Fields {
+		b.build(&Fields[i], from, to)
 	}
-	if s.ShareKey != "" {
-		b.label("share_key", s.ShareKey)
-	}
-	families := b.families(s.Families)
-	out.Families, out.VIPs = vip.FamiliesOf(families...), b.vips(s.VIPs, families)
-	out.Hostnames = b.hostnames(s.Hostnames)
-	out.Ports = b.ports(s.Ports)
-	out.Scheduler = choice(&b, "scheduler", s.Scheduler, vip.DefaultScheduler, vip.Schedulers()...)
+	out.Relay = vip.RelayOf(*out.Relay)
 	b.schedulerFlags(s.SchedulerFlags, &out)
-	out.Forward = choice(&b, "forward", s.Forward, vip.ForwardNAT, forwards...)
-	out.InternalTraffic = choice(&b, "internal_traffic", s.InternalTraffic, vip.Cluster, vip.Cluster, vip.Local)
-	out.ExternalTraffic = choice(&b, "external_traffic", s.ExternalTraffic, vip.Cluster, vip.Cluster, vip.Local)
-	out.Distribution = choice(&b, "traffic_distribution", s.Distribution, vip.DistributeAny,
-		vip.DistributeAny, vip.PreferSameZone, vip.PreferSameNode)
-	out.HealthPort = b.nodePort("health_check_node_port", s.HealthPort)
-	out.Masquerade = choice(&b, "masquerade", s.Masquerade, vip.MasqueradeAuto,
-		vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever)
-	out.SourceRanges = b.ranges("source_ranges", s.SourceRanges, statedFamilies(out))
-	out.Affinity = b.affinity(s.Affinity)
-	out.Check = b.healthCheck(s.Health)
-	out.ResetUnhealthy = b.onUnhealthy(s.OnUnhealthy)
-	out.PanicThreshold = b.panicThreshold(s.PanicThreshold)
-	out.SlowStart = b.slowStart(s.SlowStart)
-	out.DrainTimeout = b.duration("drain_timeout", s.DrainTimeout, vip.DefaultDrainTimeout, 0, vip.MaxDrainTimeout)
-	out.Relay = vip.RelayOf(vip.ProxySettings{
-		ConnectTimeout:   b.duration("connect_timeout", s.ConnectTimeout, vip.DefaultConnectTimeout, vip.MinConnectTimeout, vip.MaxConnectTimeout),
-		IdleTimeout:      b.duration("idle_timeout", s.IdleTimeout, vip.DefaultIdleTimeout, vip.MinIdleTimeout, vip.MaxIdleTimeout),
-		HalfCloseTimeout: b.duration("half_close_timeout", s.HalfCloseTimeout, vip.DefaultHalfCloseTimeout, vip.MinIdleTimeout, vip.MaxIdleTimeout),
-		MaxConnections:   b.limit("max_connections", s.MaxConnections, vip.MaxMaxConnections),
-		MaxQueue:         b.limit("max_queue", s.MaxQueue, vip.MaxMaxQueue),
-		QueueTimeout:     b.duration("queue_timeout", s.QueueTimeout, vip.DefaultQueueTimeout, vip.MinQueueTimeout, vip.MaxQueueTimeout),
-		ProxyProtocol:    choice(&b, "proxy_protocol", s.ProxyProtocol, 0, vip.ProxyV1, vip.ProxyV2),
-		AcceptProxyFrom:  b.ranges("accept_proxy_from", s.AcceptProxyFrom, statedFamilies(out)),
-	})
+	out.Ports = b.ports(s.Ports)
 	out.Backends = b.backends(s.Backends, len(s.Ports))
 	if len(out.Backends) == len(s.Backends) {
 		b.servedPorts(s.Backends, out.Ports)
 		b.twice(out)
-		b.wrongFamily(s.Backends, out.Forward, statedFamilies(out))
+		b.wrongFamily(s.Backends, out.Forward, b.families)
 	}
 	b.combinations(s, &out)
 	b.unprobed(&out)
 	slices.SortFunc(out.Backends, compareBackends)
 	return out, b.problems.List()
 }
-
-var forwards = []vip.Forward{vip.ForwardNAT, vip.ForwardDirect, vip.ForwardTunnel}
 
 // Build validates a single backend and fills in its defaults.
 func (w *Backend) Build() (vip.Backend, []vip.Problem) {
@@ -97,26 +64,16 @@ func compareBackends(a, b vip.Backend) int {
 	return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port))
 }
 
-// statedFamilies returns the families that the service requests through families or vips; nil
-// leaves them to the pool.
-func statedFamilies(s vip.Service) []vip.Family {
-	if s.Families != 0 {
-		return s.Families.List()
-	}
-	var out []vip.Family
-	for _, a := range s.VIPs {
-		out = append(out, vip.FamilyOf(a))
-	}
-	return out
-}
-
 // builder collects the problems of one service.
 type builder struct {
 	service, place string
-	list           string // the list that fields belong to: "backends"; "" for the service's own
-	index          int    // the index in list
+	list           string       // the list or table that fields belong to: "backends"; "" for the service's own
+	index          int          // the index in list; noIndex in a table
+	families       []vip.Family // that the service requests through families or vips; nil leaves them to the pool
 	problems       vip.Problems
 }
+
+const noIndex = -1
 
 func (b *builder) add(p vip.Problem) {
 	p.Service, p.Place = b.service, b.place
@@ -124,7 +81,10 @@ func (b *builder) add(p vip.Problem) {
 }
 
 func (b *builder) bad(field, hint, format string, args ...any) {
-	if b.list != "" {
+	switch {
+	case b.list != "" && b.index == noIndex:
+		field = b.list + "." + field
+	case b.list != "":
 		field = strict.Index(b.list, b.index) + "." + field
 	}
 	b.add(vip.Problem{Code: vip.CodeInvalid, Field: field, Message: fmt.Sprintf(format, args...), Hint: hint})
@@ -152,7 +112,7 @@ func (b *builder) key(s *Service) vip.ServiceKey {
 	return k
 }
 
-func (b *builder) labels(in map[string]string) map[string]string {
+func (b *builder) labels(_ string, in map[string]string) map[string]string {
 	if len(in) == 0 {
 		return nil
 	}
@@ -176,26 +136,27 @@ func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-func (b *builder) families(in []string) []vip.Family {
-	var out []vip.Family
+func (b *builder) readFamilies(key string, in []string) vip.Families {
 	for i, text := range in {
 		var f vip.Family
 		switch err := f.UnmarshalText([]byte(text)); {
 		case err != nil:
-			b.bad(strict.Index("families", i), "use ipv4 or ipv6", "%s is not an address family", strict.Quote(text))
-		case slices.Contains(out, f):
-			b.bad(strict.Index("families", i), "remove it", "%s comes twice", f)
+			b.bad(strict.Index(key, i), "use ipv4 or ipv6", "%s is not an address family", strict.Quote(text))
+		case slices.Contains(b.families, f):
+			b.bad(strict.Index(key, i), "remove it", "%s comes twice", f)
 		default:
-			out = append(out, f)
+			b.families = append(b.families, f)
 		}
 	}
-	return out
+	return vip.FamiliesOf(b.families...)
 }
 
-func (b *builder) vips(in []string, families []vip.Family) []netip.Addr {
+// vips reads the requested addresses after the families.
+func (b *builder) vips(key string, in []string) []netip.Addr {
 	var out []netip.Addr
+	families := b.families
 	for i, text := range in {
-		field := strict.Index("vips", i)
+		field := strict.Index(key, i)
 		a, ok := b.address(field, text)
 		if !ok {
 			continue
@@ -208,19 +169,22 @@ func (b *builder) vips(in []string, families []vip.Family) []netip.Addr {
 			b.bad(field, "add its family to families, or leave families out", "%s is %s, which families leaves out", a, vip.FamilyOf(a))
 		default:
 			out = append(out, a)
+			if len(families) == 0 {
+				b.families = append(b.families, vip.FamilyOf(a))
+			}
 		}
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	return out
 }
 
-func (b *builder) hostnames(in []string) vip.Hostnames {
+func (b *builder) hostnames(key string, in []string) vip.Hostnames {
 	if len(in) > vip.MaxHostnames {
-		b.bad("hostnames", "remove some", "%d hostnames are more than %d", len(in), vip.MaxHostnames)
+		b.bad(key, "remove some", "%d hostnames are more than %d", len(in), vip.MaxHostnames)
 		return vip.Hostnames{}
 	}
 	for i, name := range in {
-		field := strict.Index("hostnames", i)
+		field := strict.Index(key, i)
 		switch err := vip.CheckHostname(name); {
 		case err == nil && slices.Contains(in[:i], name):
 			b.bad(field, "remove it", "%s comes twice", name)
@@ -295,54 +259,4 @@ func (b *builder) schedulerFlags(in []string, out *vip.Service) {
 			b.bad(field, "remove it", "%q comes twice", text)
 		}
 	}
-}
-
-func (b *builder) affinity(in *Affinity) time.Duration {
-	if in == nil {
-		return 0
-	}
-	if in.Timeout == nil {
-		return vip.DefaultAffinity
-	}
-	d := time.Duration(*in.Timeout)
-	if d < time.Second || d > vip.MaxAffinity || d%time.Second != 0 {
-		b.bad("affinity.timeout", `use "1s" to "24h" in whole seconds`, "%s is out of bounds", Duration(d))
-	}
-	return d
-}
-
-// duration reads a time span from least to most. The default is for nil.
-func (b *builder) duration(field string, in *Duration, def, least, most time.Duration) time.Duration {
-	if in == nil {
-		return def
-	}
-	d := time.Duration(*in)
-	if d < least || d > most {
-		b.bad(field, fmt.Sprintf("use %q to %q", Duration(least), Duration(most)), "%s is out of bounds", *in)
-	}
-	return d
-}
-
-// limit reads a limit from 1 to most, or 0 for none.
-func (b *builder) limit(field string, n, most int) uint32 {
-	if n < 0 || n > most {
-		b.bad(field, fmt.Sprintf("use 1 to %d, or 0 for none", most), "%d is out of bounds", n)
-		return 0
-	}
-	return uint32(n)
-}
-
-// choice reads one of a set of values by their names. The default is for an empty text.
-func choice[T any](b *builder, field, text string, def T, all ...T) (none T) {
-	if text == "" {
-		return def
-	}
-	use := make([]string, len(all))
-	for i := range all {
-		if use[i] = fmt.Sprint(all[i]); use[i] == text {
-			return all[i]
-		}
-	}
-	b.bad(field, strict.OneOf(text, use...), "%s is not a known value", strict.Quote(text))
-	return none
 }

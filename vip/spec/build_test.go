@@ -38,8 +38,8 @@ func TestBuildFillsDefaults(t *testing.T) {
 			{Address: netip.MustParseAddr("10.1.0.11"), Port: 81, Weight: 1, State: vip.Ready},
 			{Address: netip.MustParseAddr("10.1.0.12"), State: vip.Ready},
 		},
-		Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT, Affinity: 3 * time.Hour, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny,
-		Masquerade: vip.MasqueradeAuto, DrainTimeout: time.Minute,
+		Settings: vip.Settings{Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT, Affinity: 3 * time.Hour, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster,
+			Distribution: vip.DistributeAny, Masquerade: vip.MasqueradeAuto, DrainTimeout: time.Minute},
 	}
 	if diff := cmp.Diff(want, got, cmpAddrs); diff != "" {
 		t.Error(diff)
@@ -68,8 +68,8 @@ func TestBuildRefuses(t *testing.T) {
 		{"check timeout above", `{"name": "a", "health": {"type": "tcp", "timeout": "61s"}, ` + ports + `}`, `health.timeout: 1m1s is out of bounds`},
 		{"check rise below", `{"name": "a", "health": {"type": "tcp", "rise": 0}, ` + ports + `}`, `health.rise: 0 is out of bounds | use 1 to 255`},
 		{"check fall above", `{"name": "a", "health": {"type": "tcp", "fall": 256}, ` + ports + `}`, `health.fall: 256 is out of bounds | use 1 to 255`},
-		{"method", `{"name": "a", "health": {"type": "http", "method": "POST"}, ` + ports + `}`, `health.method: "POST" is not a method of a check | use GET, HEAD, OPTIONS`},
-		{"method in small letters", `{"name": "a", "health": {"type": "http", "method": "get"}, ` + ports + `}`, `health.method: "get" is not a method of a check | `},
+		{"method", `{"name": "a", "health": {"type": "http", "method": "POST"}, ` + ports + `}`, `health.method: "POST" is not a known value | use GET, HEAD, OPTIONS`},
+		{"method in small letters", `{"name": "a", "health": {"type": "http", "method": "get"}, ` + ports + `}`, `health.method: "get" is not a known value | did you mean "GET"? use GET, HEAD, OPTIONS`},
 		{"path without a slash", `{"name": "a", "health": {"type": "http", "path": "healthz"}, ` + ports + `}`, `health.path: "healthz" is not a path | use a path such as "/healthz?full=1", without spaces`},
 		{"path with a space", `{"name": "a", "health": {"type": "https", "path": "/a b"}, ` + ports + `}`, `health.path: "/a b" is not a path`},
 		{"path with a line break", `{"name": "a", "health": {"type": "http", "path": "/\r\nHost: x"}, ` + ports + `}`, `health.path: "/\r\nHost: x" is not a path`},
@@ -82,7 +82,7 @@ func TestBuildRefuses(t *testing.T) {
 		{"status reversed", `{"name": "a", "health": {"type": "http", "status": "299-200"}, ` + ports + `}`, `health.status: "299-200" is not a status code`},
 		{"status without an end", `{"name": "a", "health": {"type": "http", "status": "200-"}, ` + ports + `}`, `health.status: "200-" is not a status code`},
 		{"status as a number", `{"name": "a", "health": {"type": "http", "status": 200}, ` + ports + `}`, `health.status: wants a string, has the number 200`},
-		{"body and an unknown method", `{"name": "a", "health": {"type": "http", "method": "POST", "body": "ok"}, ` + ports + `}`, `health.method: "POST" is not a method of a check | use GET, HEAD, OPTIONS`},
+		{"body and an unknown method", `{"name": "a", "health": {"type": "http", "method": "POST", "body": "ok"}, ` + ports + `}`, `health.method: "POST" is not a known value | use GET, HEAD, OPTIONS`},
 		{"body of HEAD", `{"name": "a", "health": {"type": "http", "method": "HEAD", "body": "ok"}, ` + ports + `}`, `health.body: an answer to HEAD has no body | remove it, or use method GET`},
 		{"long body", `{"name": "a", "health": {"type": "http", "body": "` + strings.Repeat("x", maxCheckText+1) + `"}, ` + ports + `}`, `health.body: 1025 bytes are more than 1024`},
 		{"udp check without a datagram", `{"name": "a", "health": {"type": "udp"}, "ports": [{"port": 53, "protocol": "udp"}]}`, `health.send: a udp check needs a datagram to send`},
@@ -101,6 +101,7 @@ func TestBuildRefuses(t *testing.T) {
 		{"panic threshold below", `{"name": "a", "panic_threshold": -1, ` + ports + `}`, `panic_threshold: -1 is out of bounds | use 0 to 100, in percent`},
 		{"panic threshold above", `{"name": "a", "panic_threshold": 101, ` + ports + `}`, `panic_threshold: 101 is out of bounds`},
 		{"panic threshold as text", `{"name": "a", "panic_threshold": "50%", ` + ports + `}`, `panic_threshold: wants a whole number, has the string "50%"`},
+		{"bad scheduler with a flag of another", `{"name": "a", "scheduler": "hm", "scheduler_flags": ["port"], ` + ports + `}`, `scheduler: "hm" is not a known value`},
 		{"slow start below", `{"name": "a", "slow_start": "500ms", ` + ports + `}`, `slow_start: 500ms is out of bounds | use "1s" to "1h" in whole seconds`},
 		{"slow start in parts of a second", `{"name": "a", "slow_start": "1500ms", ` + ports + `}`, `slow_start: 1.5s is out of bounds`},
 		{"slow start above", `{"name": "a", "slow_start": "2h", ` + ports + `}`, `slow_start: 2h is out of bounds`},
@@ -350,10 +351,10 @@ func TestAllProblemsOfAHealthCheck(t *testing.T) {
 		`{"type": "http", "pth": "/", "rise": "two", "timeout": "0s", "path": "x", "method": "POST"}`: {
 			"health.pth", "health.rise", "health.timeout", "health.method", "health.path"},
 		`{"type": "htp", "interval": "1us", "timeout": "2h", "rise": 0, "fall": 300, "host": "a b", "path": "x", "status": "ok", "command": ["x"], "port": 70000}`: {
-			"health.port", "health.type", "health.interval", "health.timeout", "health.rise", "health.fall", "health.host", "health.path", "health.status", "health.command[0]"},
+			"health.port", "health.type", "health.interval", "health.timeout", "health.rise", "health.fall", "health.path", "health.host", "health.status", "health.command[0]"},
 		`{"fall": 0, "body": "x", "method": "HEAD", "expect": "` + strings.Repeat("x", maxCheckText+1) + `"}`: {
-			"health.type", "health.fall", "health.body", "health.expect"},
-		`{"type": "tcp", "path": "x", "fall": 0}`: {"health.path", "health.fall"}, // of an unused field, only that
+			"health.fall", "health.expect", "health.type", "health.body"},
+		`{"type": "tcp", "path": "x", "fall": 0}`: {"health.fall", "health.path"}, // of an unused field, only that
 		`{"type": 1, "fall": 0}`:                  {"health.type", "health.fall"},
 		`{"type": "none", "fall": 0}`:             {"health.fall"},
 	} {

@@ -102,6 +102,8 @@ func (b *builder) portRange(field string, r PortRange) (first, last uint16) {
 	return 0, 0
 }
 
+func (b *builder) portNumber(field string, n PortNumber) uint16 { return b.port(field, int(n)) }
+
 func (b *builder) nodePort(field string, n NodePort) vip.NodePort {
 	return vip.NodePort{Auto: n.Auto, Number: b.port(field, n.Number)}
 }

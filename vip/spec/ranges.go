@@ -10,8 +10,8 @@ import (
 )
 
 // ranges reads the prefixes and single addresses of a list, and returns them sorted and without
-// duplicates. families are those of the VIP if they are stated.
-func (b *builder) ranges(list string, in []string, families []vip.Family) []netip.Prefix {
+// duplicates. They must be of the VIP's families if these are stated.
+func (b *builder) ranges(list string, in []string) []netip.Prefix {
 	if len(in) > MaxRanges {
 		b.bad(list, "join ranges", "%d ranges are more than %d", len(in), MaxRanges)
 		return nil
@@ -25,8 +25,8 @@ func (b *builder) ranges(list string, in []string, families []vip.Family) []neti
 			b.bad(field, problem.Hint, "%s", problem.Message)
 			continue
 		}
-		if f := vip.FamilyOf(p.Addr()); len(families) > 0 && !slices.Contains(families, f) {
-			b.bad(field, "remove it, or add the family to the service", "%s is %s and the service's VIP is %s", p, f, familyNames(families))
+		if f := vip.FamilyOf(p.Addr()); len(b.families) > 0 && !slices.Contains(b.families, f) {
+			b.bad(field, "remove it, or add the family to the service", "%s is %s and the service's VIP is %s", p, f, familyNames(b.families))
 			continue
 		}
 		out = append(out, p)

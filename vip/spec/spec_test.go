@@ -23,13 +23,16 @@ func services(t *rapid.T) vip.Service {
 	label := rapid.StringMatching(`[a-z]([a-z0-9-]{0,8}[a-z0-9])?`)
 	s := vip.Service{
 		Key: vip.ServiceKey{Namespace: label.Draw(t, "namespace"), Name: label.Draw(t, "name")}, Source: "static", Origin: "a.toml:1",
-		Scheduler:       rapid.SampledFrom(vip.Schedulers()).Draw(t, "scheduler"),
-		Forward:         rapid.SampledFrom(forwards).Draw(t, "forward"),
-		InternalTraffic: rapid.SampledFrom([]vip.TrafficPolicy{vip.Cluster, vip.Local}).Draw(t, "internal traffic"),
-		ExternalTraffic: rapid.SampledFrom([]vip.TrafficPolicy{vip.Cluster, vip.Local}).Draw(t, "external traffic"),
-		Distribution:    rapid.SampledFrom([]vip.TrafficDistribution{vip.DistributeAny, vip.PreferSameZone, vip.PreferSameNode}).Draw(t, "distribution"),
-		Masquerade:      rapid.SampledFrom([]vip.Masquerade{vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever}).Draw(t, "masquerade"),
-		DrainTimeout:    time.Duration(rapid.Int64Range(0, int64(vip.MaxDrainTimeout)).Draw(t, "drain")),
+		Settings: vip.Settings{
+			Scheduler:       rapid.SampledFrom(vip.Schedulers()).Draw(t, "scheduler"),
+			Forward:         rapid.SampledFrom([]vip.Forward{vip.ForwardNAT, vip.ForwardDirect, vip.ForwardTunnel}).Draw(t, "forward"),
+			InternalTraffic: rapid.SampledFrom([]vip.TrafficPolicy{vip.Cluster, vip.Local}).Draw(t, "internal traffic"),
+			ExternalTraffic: rapid.SampledFrom([]vip.TrafficPolicy{vip.Cluster, vip.Local}).Draw(t, "external traffic"),
+			Distribution:    rapid.SampledFrom([]vip.TrafficDistribution{vip.DistributeAny, vip.PreferSameZone, vip.PreferSameNode}).Draw(t, "distribution"),
+			Masquerade:      rapid.SampledFrom([]vip.Masquerade{vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever}).Draw(t, "masquerade"),
+			DrainTimeout:    time.Duration(rapid.Int64Range(0, int64(vip.MaxDrainTimeout)).Draw(t, "drain")),
+			Affinity:        time.Duration(rapid.IntRange(0, 86400).Draw(t, "affinity")) * time.Second,
+		},
 		Relay: vip.RelayOf(vip.ProxySettings{
 			ConnectTimeout:   time.Duration(rapid.Int64Range(int64(vip.MinConnectTimeout), int64(vip.MaxConnectTimeout)).Draw(t, "connect")),
 			IdleTimeout:      time.Duration(rapid.Int64Range(int64(vip.MinIdleTimeout), int64(vip.MaxIdleTimeout)).Draw(t, "idle")),
@@ -38,7 +41,6 @@ func services(t *rapid.T) vip.Service {
 			QueueTimeout:     time.Duration(rapid.Int64Range(int64(vip.MinQueueTimeout), int64(vip.MaxQueueTimeout)).Draw(t, "queue")),
 			HalfCloseTimeout: time.Duration(rapid.Int64Range(int64(vip.MinIdleTimeout), int64(vip.MaxIdleTimeout)).Draw(t, "half-close")),
 		}),
-		Affinity: time.Duration(rapid.IntRange(0, 86400).Draw(t, "affinity")) * time.Second,
 		Labels:   rapid.MapOfN(rapid.StringMatching(`[ -~]{1,9}`), rapid.StringMatching(`[ -~é]{0,9}`), 0, 3).Draw(t, "labels"),
 		Backends: []vip.Backend{},
 	}
@@ -143,7 +145,7 @@ func services(t *rapid.T) vip.Service {
 
 // checks draws health checks with a port of their own, so that they fit every service.
 func checks(t *rapid.T) *vip.HealthCheck {
-	c := &vip.HealthCheck{Type: rapid.SampledFrom(checkTypes).Draw(t, "check type")}
+	c := &vip.HealthCheck{Type: rapid.SampledFrom(append(slices.Clone(probes), vip.CheckNone)).Draw(t, "check type")}
 	if c.Type == vip.CheckNone {
 		return c
 	}
@@ -231,7 +233,7 @@ func TestWrittenServicesReadAlike(t *testing.T) {
 // above tests a new field, too.
 func TestRandomServicesSetEveryField(t *testing.T) {
 	// Sources set these; the spec has none of them.
-	set := map[string]bool{"Service.Assigned": true, "Service.NotHere": true, "Backend.Health": true, "Backend.Reason": true}
+	set := map[string]bool{"Settings.Assigned": true, "Settings.NotHere": true, "Backend.Health": true, "Backend.Reason": true}
 	note := func(of any) {
 		v := reflect.ValueOf(of)
 		for f, value := range v.Fields() {
@@ -244,6 +246,8 @@ func TestRandomServicesSetEveryField(t *testing.T) {
 	for seed := range 300 {
 		s := random.Example(seed)
 		note(s)
+		note(s.Settings)
+		note(s.Relay.Get())
 		if s.Check != nil {
 			note(*s.Check)
 		}
@@ -254,10 +258,44 @@ func TestRandomServicesSetEveryField(t *testing.T) {
 			note(b)
 		}
 	}
-	for _, typ := range []reflect.Type{reflect.TypeFor[vip.Service](), reflect.TypeFor[vip.Port](), reflect.TypeFor[vip.Backend](), reflect.TypeFor[vip.HealthCheck]()} {
+	for _, typ := range []reflect.Type{reflect.TypeFor[vip.Service](), reflect.TypeFor[vip.Settings](), reflect.TypeFor[vip.ProxySettings](), reflect.TypeFor[vip.Port](), reflect.TypeFor[vip.Backend](), reflect.TypeFor[vip.HealthCheck]()} {
 		for f := range typ.Fields() {
 			if name := typ.Name() + "." + f.Name; !set[name] {
-				t.Errorf("no random service sets %s: add it to services, and to FromService and Build", name)
+				t.Errorf("no random service sets %s: add it to services", name)
+			}
+		}
+	}
+}
+
+// A row shows the fields that differ from their defaults, and every row of a field exists.
+func TestRows(t *testing.T) {
+	for i := range Fields {
+		if f := &Fields[i]; f.Row != "" && !slices.Contains(Rows, f.Row) {
+			t.Errorf("%s is in no row", f.Key)
+		}
+	}
+	for _, test := range []struct {
+		doc  string
+		want map[string]string
+	}{
+		{`"namespace": "default"`, map[string]string{"balance": "wrr, nat, drain 1m"}},
+		{`"scheduler": "mh", "scheduler_flags": ["port"], "affinity": {}, "drain_timeout": "90s", "idle_timeout": "5m", "connect_timeout": "3s", "queue_timeout": "1s", "half_close_timeout": "5s",
+			"max_connections": 100, "max_queue": 50, "external_traffic": "local", "internal_traffic": "cluster", "masquerade": "never", "traffic_distribution": "same-zone",
+			"health": {"type": "http", "path": "/x", "port": 81}, "on_unhealthy": "reset", "panic_threshold": 30,
+			"source_ranges": ["10.0.0.0/8", "192.0.2.0/24"], "proxy_protocol": "v2", "accept_proxy_from": ["10.0.0.1"]`,
+			map[string]string{"balance": "mh (port), nat, affinity 3h, drain 1m30s", "timeouts": "idle 5m, half-close 5s, queue 1s", "limits": "connections up to 100, queue of 50",
+				"traffic": "external local, prefers same-zone, masquerade never", "health": "http /x at port 81 every 2s, unhealthy backends reset connections, panic below 30%",
+				"clients": "10.0.0.0/8+192.0.2.0/24", "proxy protocol": "v2 to backends, accepted from 10.0.0.1/32"}},
+		{`"slow_start": "30s"`, map[string]string{"balance": "wrr, nat, drain 1m", "health": "slow start 30s"}},
+	} {
+		built, problems := build(t, `{"name": "a", "ports": [{"port": 80}], `+test.doc+`}`)
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		s := FromService(built)
+		for _, row := range Rows {
+			if got := s.Row(row, func(items []string) string { return strings.Join(items, "+") }); got != test.want[row] {
+				t.Errorf("%s of %s: %q, want %q", row, test.doc, got, test.want[row])
 			}
 		}
 	}

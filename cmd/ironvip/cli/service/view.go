@@ -7,14 +7,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/render"
 	"github.com/ironvip/ironvip/internal/text"
-	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -74,13 +72,13 @@ func (a *app) serviceText(p *output.Printer, s v1.Service, conns map[string]uint
 	facts.Fact("vip", cmp.Or(vips, output.None))
 	facts.Fact("dns", strings.Join(st.Names, ","))
 	facts.Fact("hostnames", output.When(len(st.Names) == 0, strings.Join(s.Spec.Hostnames, ",")))
-	facts.Fact("balance", cmp.Or(balance(s.Spec), output.None))
-	facts.Fact("timeouts", timeouts(s.Spec))
-	facts.Fact("limits", limits(s.Spec))
-	facts.Fact("traffic", traffic(s.Spec))
-	facts.Fact("health", healthText(s.Spec))
-	facts.Fact("clients", clients(s.Spec.SourceRanges, p.Format == output.Wide))
-	facts.Fact("proxy protocol", proxyProtocol(s.Spec, p.Format == output.Wide))
+	list := func(items []string) string { return text.First(fewItems, items, ",") }
+	if p.Format == output.Wide {
+		list = func(items []string) string { return strings.Join(items, ",") }
+	}
+	for _, row := range spec.Rows {
+		facts.Fact(row, s.Spec.Row(row, list))
+	}
 	facts.Fact("health port", number(st.Health))
 	facts.Fact("labels", labels(s.Spec.Labels))
 	facts.Fact("revision", fmt.Sprintf("%d, %s", s.Revision, howApplied(st)))
@@ -196,75 +194,8 @@ func serviceState(s v1.ServiceStatus) output.Cell {
 	return output.Cell{Text: text, Style: stateStyles[s.State]}
 }
 
-// balance returns how a service chooses backends: "wrr, nat, affinity 3h".
-func balance(s v1.ServiceSpec) string {
-	affinity := ""
-	if s.Affinity != nil {
-		affinity = "affinity" + lasting(" ", s.Affinity.Timeout, never)
-	}
-	scheduler := s.Scheduler + output.When(len(s.SchedulerFlags) > 0, " ("+strings.Join(s.SchedulerFlags, ", ")+")")
-	return output.Join(", ", scheduler, s.Forward, affinity, lasting("drain ", s.DrainTimeout, never))
-}
-
-// timeouts returns the timeouts of connections that differ from the defaults: "connect 500ms, idle 5m".
-func timeouts(s v1.ServiceSpec) string {
-	return output.Join(", ", lasting("connect ", s.ConnectTimeout, vip.DefaultConnectTimeout), lasting("idle ", s.IdleTimeout, vip.DefaultIdleTimeout),
-		lasting("half-close ", s.HalfCloseTimeout, vip.DefaultHalfCloseTimeout), lasting("queue ", s.QueueTimeout, vip.DefaultQueueTimeout))
-}
-
-// never is no default of a time.
-const never = -1
-
-// lasting returns a word and a time, or "" for none and for the default.
-func lasting(word string, d *spec.Duration, usual time.Duration) string {
-	if d == nil || time.Duration(*d) == usual {
-		return ""
-	}
-	return word + d.String()
-}
-
-// limits returns the limits of connections: "100 connections, queue of 50".
-func limits(s v1.ServiceSpec) string {
-	return output.Join(", ", output.When(s.MaxConnections > 0, text.Plural(s.MaxConnections, "connection")), output.When(s.MaxQueue > 0, fmt.Sprintf("queue of %d", s.MaxQueue)))
-}
-
-// fewRanges is the number of source ranges shown; -o wide shows all.
-const fewRanges = 8
-
-func clients(ranges []string, wide bool) string {
-	if wide {
-		return strings.Join(ranges, ",")
-	}
-	return text.First(fewRanges, ranges, ",")
-}
-
-// proxyProtocol returns where PROXY headers are sent and accepted: "v2 to backends, accepted from
-// 192.0.2.0/24".
-func proxyProtocol(s v1.ServiceSpec, wide bool) string {
-	return output.Join(", ", output.When(s.ProxyProtocol != "", s.ProxyProtocol+" to backends"),
-		output.When(len(s.AcceptProxyFrom) > 0, "accepted from "+clients(s.AcceptProxyFrom, wide)))
-}
-
-// traffic returns the traffic settings that differ from the defaults: "external local, prefers
-// same-zone, masquerade never".
-func traffic(s v1.ServiceSpec) string {
-	differs := func(word, value, usual string) string {
-		return output.When(value != "" && value != usual, word+" "+value)
-	}
-	return output.Join(", ", differs("external", s.ExternalTraffic, vip.Cluster.String()), differs("internal", s.InternalTraffic, vip.Cluster.String()),
-		differs("prefers", s.Distribution, vip.DistributeAny.String()), differs("masquerade", s.Masquerade, vip.MasqueradeAuto.String()))
-}
-
-// healthText returns the health check of a service and its effects: "http /healthz every 2s, reset,
-// panic below 30%, slow start 30s".
-func healthText(s v1.ServiceSpec) string {
-	check := ""
-	if h := s.Health; h != nil {
-		check = output.Join(" ", h.Type, h.Path) + output.When(h.Port != 0, fmt.Sprintf(" at port %d", h.Port)) + lasting(" every ", h.Interval, never)
-	}
-	return output.Join(", ", check, output.When(s.OnUnhealthy == "reset", "unhealthy backends reset connections"),
-		output.When(s.PanicThreshold > 0, fmt.Sprintf("panic below %d%%", s.PanicThreshold)), lasting("slow start ", s.SlowStart, never))
-}
+// fewItems is the number of items of a list shown; -o wide shows all.
+const fewItems = 8
 
 // labels returns labels sorted by key: "team=web,tier=1".
 func labels(in map[string]string) string {
