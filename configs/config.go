@@ -142,7 +142,7 @@ type Log struct {
 // MaxSize bounds the size in bytes of ironvip.toml and of the files that it names.
 const MaxSize = 1 << 20
 
-// Defaults of ironvip.toml, as in configs/ironvip.toml.
+// Defaults of ironvip.toml.
 const (
 	DefaultStateDir       = "/var/lib/ironvip"
 	DefaultSocket         = "/run/ironvip/ironvip.sock"

@@ -317,7 +317,7 @@ cidrs = ["192.0.2.128/25"]
 	}
 }
 
-// The sample states the defaults.
+// The sample changes no default until its comments are taken off, and then works.
 func TestSampleEqualsTheDefaults(t *testing.T) {
 	text, err := os.ReadFile("ironvip.toml")
 	if err != nil {
