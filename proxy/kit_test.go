@@ -108,9 +108,11 @@ func (p *pipes) held() int {
 	return p.open - len(p.idle)
 }
 
-// endpoint returns a backend of a frontend.
+// endpoint returns a backend of a frontend, also before the first client.
 func (b *bench) endpoint(key vip.FrontendKey, addr netip.AddrPort) *balance.Endpoint {
-	all := b.frontend(key).Endpoints()
+	f := b.frontend(key)
+	f.Attempt(netip.AddrPort{}, f.Service(), false).End()
+	all := f.Endpoints()
 	return all[slices.IndexFunc(all, func(e *balance.Endpoint) bool { return e.Addr == addr })]
 }
 

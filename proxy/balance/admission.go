@@ -83,7 +83,7 @@ func (f *Frontend) Admit(client netip.Addr, announced bool, files int64) *Servic
 	switch {
 	case !announced && !f.Accepts(client):
 		why = OutsideRanges
-	case len(b.usable) == 0:
+	case b.count == 0:
 		why = noBackend
 	default:
 		why = f.balancer.Capacity.Take(b.service, files)
@@ -99,7 +99,7 @@ func (f *Frontend) Admit(client netip.Addr, announced bool, files int64) *Servic
 // on this host always are: the kernel gives them the VIP itself as their source address unless they
 // request another. It costs O(ranges).
 func (f *Frontend) Accepts(client netip.Addr) bool {
-	ranges := f.backends.Load().sources
+	ranges := f.backends.Load().spec.SourceRanges
 	client = client.Unmap().WithZone("")
 	return len(ranges) == 0 || slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(client) }) ||
 		client == f.Key.Addr || f.balancer.own(client)

@@ -100,15 +100,15 @@ func TestAdmit(t *testing.T) {
 	own := func(a netip.Addr) bool { return a == netip.MustParseAddr("10.9.0.1") }
 	both := []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8::/32")}
 	f := &Frontend{Key: vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1")}, balancer: &Balancer{own: own}}
-	f.backends.Store(&backends{sources: both})
+	f.backends.Store(&backends{spec: &vip.Frontend{SourceRanges: both}})
 	for client, want := range map[string]bool{
 		"198.51.100.7": true, "::ffff:198.51.100.7": true, "2001:db8::1%eth0": true, "198.51.101.7": false, "2001:db9::1": false,
 		"10.9.0.1": true, "10.9.0.2": false, "192.0.2.1": true, "192.0.2.2": false,
 	} {
 		expect.Equal(t, f.Accepts(netip.MustParseAddr(client)), want, "%s", client)
 	}
-	f.backends.Store(&backends{})
+	f.backends.Store(&noBackends)
 	expect.True(t, f.Accepts(netip.MustParseAddr("203.0.113.1")), "no ranges keep somebody out")
-	f.backends.Store(&backends{sources: both[1:]})
+	f.backends.Store(&backends{spec: &vip.Frontend{SourceRanges: both[1:]}})
 	expect.False(t, f.Accepts(netip.MustParseAddr("203.0.113.1")), "ranges of the other family let everybody in")
 }

@@ -61,6 +61,7 @@ const refusalTime = passive.EjectMost
 // Attempt returns the attempt of a client that Admit has counted in s, and that may wait in its queue or not. The
 // refused have refused what the client sent. The caller ends the attempt after the client's connection.
 func (f *Frontend) Attempt(client netip.AddrPort, s *Service, mayWait bool, refused ...*Endpoint) *Attempt {
+	f.wakened()
 	a := &Attempt{f: f, Client: client, service: s, mayWait: mayWait}
 	for _, e := range refused {
 		a.refusals = append(a.refusals, refusal{e, never})
@@ -91,7 +92,7 @@ func (a *Attempt) next() *Endpoint {
 				a.tried = append(a.tried, i)
 			}
 		}
-		a.hash = pick.Hash(a.Client, b.withPort)
+		a.hash = pick.Hash(a.Client, b.spec.SchedulerPort)
 	}
 	if len(b.usable) == 0 {
 		return nil

@@ -26,7 +26,7 @@ func TestAConnectionCountsFromTheChoiceOn(t *testing.T) {
 		spec := specOf(c.scheduler, 0, 0, 0, web1, web2)
 		spec.Affinity = c.affinity
 		f := front(t, spec)
-		ends := f.backends.Load().all
+		ends := f.wakened().all
 		ends.of(web1).State.Open.Add(3)
 		n := 0
 		for i := range 6 {

@@ -3,7 +3,6 @@ package balance
 import (
 	"cmp"
 	"context"
-	"net/netip"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -24,21 +23,25 @@ type Frontend struct {
 	balancer *Balancer
 	end      context.CancelFunc
 	turn     atomic.Uint64
+	mu       sync.Mutex // held while backends is replaced
 	backends atomic.Pointer[backends]
 	tally    tally
 	passive  passive.Frontend
 }
 
-// backends is the set from which a frontend chooses. It is immutable; an update replaces it.
+// backends is the set from which a frontend chooses. It is immutable; an update, or the first client, replaces it.
 type backends struct {
+	spec    *vip.Frontend
+	count   int // of spec's backends with a weight
+	relay   *vip.ProxySettings
+	service *Service // nil before the first spec
+
+	// The first client sets the following: a frontend without clients has no state of its backends.
+	awake    bool
 	all      endpoints
 	usable   endpoints // those with a weight; picker has their indexes
 	picker   pick.Picker
-	withPort bool
-	affinity *affinity      // nil: none
-	sources  []netip.Prefix // clients outside are refused; empty: none
-	relay    *vip.ProxySettings
-	service  *Service // nil before the first spec
+	affinity *affinity // nil: none
 }
 
 // NewFrontend returns a frontend with the backends of spec. The caller closes it.
@@ -51,7 +54,7 @@ func (b *Balancer) NewFrontend(spec *vip.Frontend) *Frontend {
 }
 
 // noBackends is the set of a frontend without a spec.
-var noBackends backends
+var noBackends = backends{spec: &vip.Frontend{}}
 
 // defaultRelay is the settings of all frontends without others.
 var defaultRelay = (*vip.ProxySettings)(nil).Get()
@@ -64,16 +67,17 @@ func relayOf(spec *vip.Frontend) *vip.ProxySettings {
 	return &relay
 }
 
-// Choose sets spec's backends and closes the endpoints that spec no longer has. Spec has a scheduler of package pick.
+// Choose sets spec's backends and closes the endpoints that spec no longer has. Spec has a scheduler of package pick. The
+// frontend keeps spec, which the caller doesn't change.
 func (f *Frontend) Choose(spec *vip.Frontend) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	old := f.backends.Load()
-	b := &backends{
-		all:      make(endpoints, 0, len(spec.Backends)),
-		usable:   make(endpoints, 0, len(spec.Backends)),
-		withPort: spec.SchedulerPort,
-		affinity: old.affinity,
-		sources:  spec.SourceRanges,
-		relay:    relayOf(spec),
+	b := &backends{spec: spec, relay: relayOf(spec), awake: old.awake}
+	for i := range spec.Backends {
+		if spec.Backends[i].Weight > 0 {
+			b.count++
+		}
 	}
 	if b.service = old.service; b.service == nil || b.service.key != spec.Service {
 		b.service = f.balancer.join(spec.Service, b.relay)
@@ -82,8 +86,40 @@ func (f *Frontend) Choose(spec *vip.Frontend) {
 	if b.relay.MaxConnections > 0 || b.relay.MaxQueue > 0 {
 		f.balancer.report(b.service)
 	}
-	candidates := make([]pick.Backend, 0, len(spec.Backends))
-	members := make([]*passive.Member, 0, len(spec.Backends))
+	f.replace(old, b)
+	if old.service != nil && old.service != b.service {
+		f.balancer.part(old.service)
+	}
+}
+
+// wakened returns the set, with endpoints. The first client of a frontend creates them.
+func (f *Frontend) wakened() *backends {
+	b := f.backends.Load()
+	if b.awake {
+		return b
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.backends.Load()
+	if old.awake {
+		return old
+	}
+	next := *old
+	next.awake = true
+	f.replace(old, &next)
+	return &next
+}
+
+// replace makes b the set in the place of old. Endpoints of old stay if b has them, too, and are closed otherwise. The
+// caller holds mu.
+func (f *Frontend) replace(old, b *backends) {
+	if !b.awake {
+		f.backends.Store(b)
+		return
+	}
+	spec := b.spec
+	b.all, b.usable = make(endpoints, 0, len(spec.Backends)), make(endpoints, 0, b.count)
+	candidates, members := make([]pick.Backend, 0, b.count), make([]*passive.Member, 0, b.count)
 	for _, e := range spec.Backends {
 		end := old.all.of(e.Addr)
 		switch {
@@ -107,7 +143,7 @@ func (f *Frontend) Choose(spec *vip.Frontend) {
 		panic(err)
 	}
 	b.picker = picker
-	switch {
+	switch b.affinity = old.affinity; {
 	case spec.Affinity <= 0:
 		b.affinity = nil
 	case b.affinity == nil:
@@ -118,10 +154,6 @@ func (f *Frontend) Choose(spec *vip.Frontend) {
 	f.backends.Store(b)
 	f.balancer.Passive.Use(&f.passive, members)
 	b.service.wake() // a limit may be higher
-
-	if old.service != nil && old.service != b.service {
-		f.balancer.part(old.service)
-	}
 	for _, end := range old.all {
 		if b.all.of(end.Addr) == nil {
 			end.close()
@@ -132,7 +164,12 @@ func (f *Frontend) Choose(spec *vip.Frontend) {
 // Close ends every connection, and waits for all tasks.
 func (f *Frontend) Close() {
 	f.end()
+	f.mu.Lock()
 	b := f.backends.Load()
+	if !b.awake { // a client that was accepted before finds no backend
+		f.backends.Store(&backends{spec: noBackends.spec, relay: b.relay, service: b.service, awake: true})
+	}
+	f.mu.Unlock()
 	for _, e := range b.all {
 		e.close()
 	}
@@ -148,12 +185,13 @@ func (f *Frontend) Settings() *vip.ProxySettings { return f.backends.Load().rela
 func (f *Frontend) Service() *Service { return f.backends.Load().service }
 
 // HasAffinity reports whether clients stay with their backends.
-func (f *Frontend) HasAffinity() bool { return f.backends.Load().affinity != nil }
+func (f *Frontend) HasAffinity() bool { return f.backends.Load().spec.Affinity > 0 }
 
 // Usable returns how many backends clients are sent to.
-func (f *Frontend) Usable() int { return len(f.backends.Load().usable) }
+func (f *Frontend) Usable() int { return f.backends.Load().count }
 
-// Endpoints returns all endpoints, with any weight, in the order of their addresses. The caller doesn't change the slice.
+// Endpoints returns all endpoints, with any weight, in the order of their addresses; none before the first client. The
+// caller doesn't change the slice.
 func (f *Frontend) Endpoints() []*Endpoint { return f.backends.Load().all }
 
 // Contain, deferred by the goroutine of a client, ends a panic there: a fault that one client meets

@@ -60,7 +60,7 @@ func (f *faulty) Pick(hash uint64, now int64, tried []int) int {
 
 // breakPicks has the next n picks panic.
 func (f *Frontend) breakPicks(n int32) {
-	set := *f.backends.Load()
+	set := *f.wakened()
 	broken := &faulty{Picker: set.picker}
 	broken.left.Store(n)
 	set.picker = broken

@@ -22,7 +22,7 @@ func TestReportOfManyServices(t *testing.T) {
 			all = append(all, b.NewFrontend(spec))
 		}
 		f := all[0]
-		end := f.Endpoints()[0]
+		end := f.wakened().all[0]
 		f.Connected(f.Tallies(end))
 		b.Refuse(f.Service(), serviceFull)
 		end.Passive.Refused(errors.New("refused"))

@@ -54,7 +54,11 @@ func (f *Frontend) Traffic() reconcile.Traffic {
 // Breakdown returns the traffic by backend.
 func (f *Frontend) Breakdown() reconcile.Breakdown {
 	out := reconcile.Breakdown{Traffic: f.Traffic(), Endpoints: map[netip.AddrPort]reconcile.Traffic{}}
-	for _, e := range f.Endpoints() {
+	b := f.backends.Load()
+	for i := range b.spec.Backends {
+		out.Endpoints[b.spec.Backends[i].Addr] = reconcile.Traffic{}
+	}
+	for _, e := range b.all {
 		out.Endpoints[e.Addr] = e.tally.traffic(e.State.Open.Load())
 	}
 	return out
