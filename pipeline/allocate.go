@@ -107,8 +107,14 @@ func (a *Allocate) Run(ctx context.Context) error {
 			a.Allocator.SetHost(newest(addresses))
 		}
 		batch, changed := services.TryNext()
-		for i := range batch {
-			a.take(&batch[i], &ask)
+		for len(batch) > 0 {
+			for i := range batch {
+				a.take(&batch[i], &ask)
+			}
+			if ask.Len() >= max(commitBatch, a.Services.Len()/commitParts) {
+				break
+			}
+			batch, changed = services.TryNext()
 		}
 		if table.IsClosed(freed) {
 			freed = a.Allocator.Freed() // before assigning: what is freed later closes it
@@ -282,8 +288,13 @@ func keepIf(condition bool, q *queue, k vip.ServiceKey) {
 	}
 }
 
-// commitBatch bounds how many services share one commit, and thus how long others wait.
-const commitBatch = 512
+// commitBatch is how many services share one commit, and thus how long others wait. Of many new services, as at a start,
+// one of commitParts shares it: a commit writes each lease with all of its holders, and services that share a VIP come in any
+// order.
+const (
+	commitBatch = 512
+	commitParts = 8
+)
 
 // release releases the holdings of deleted services. It stops when a whole batch is rejected,
 // because an unavailable store would reject the others too. The next try begins with those others.
