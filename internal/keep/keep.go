@@ -4,6 +4,8 @@ package keep
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/backoff"
@@ -77,6 +79,7 @@ func (k *Keeper[K, V, R]) Run(ctx context.Context) {
 			}
 		}
 		if len(batch) > 0 || again == nil || last {
+			some := len(open) > 0
 			err := k.write(open)
 			if err != nil && !failing {
 				k.Log.Error(k.What+" can't be written; trying again", "rows", len(open), "err", err)
@@ -84,11 +87,11 @@ func (k *Keeper[K, V, R]) Run(ctx context.Context) {
 			if k.Report != nil && failing != (err != nil) {
 				k.Report(err)
 			}
-			if len(open) > 0 {
+			if some {
 				wrote = time.Now()
 			}
 			if failing = err != nil; !failing {
-				open, again = map[string]K{}, nil // to clear it would cost as much as the largest batch
+				open, again = map[string]K{}, nil // the old one has room for the largest batch
 				retry.Reset()
 			} else if again == nil {
 				again = time.After(retry.Next())
@@ -139,12 +142,32 @@ func (k *Keeper[K, V, R]) sweep(open map[string]K) {
 
 func (k *Keeper[K, V, R]) kept(v *V) bool { return k.Kept == nil || k.Kept(v) }
 
-// write stores the rows of the open names.
+// mostRows bounds how many rows one write has, so that the stored form of a whole table is never in memory at once.
+const mostRows = 1024
+
+// write stores the rows of the open names, in the order of the names, and the mark after all of them. It removes from open
+// what it has written.
 func (k *Keeper[K, V, R]) write(open map[string]K) error {
-	put := make(map[string]R, len(open))
+	names := slices.Sorted(maps.Keys(open))
+	if i, marked := slices.BinarySearch(names, k.Mark); marked {
+		names = append(slices.Delete(names, i, i+1), k.Mark)
+	}
+	for some := range slices.Chunk(names, mostRows) {
+		if err := k.writeSome(some, open); err != nil {
+			return err
+		}
+		for _, name := range some {
+			delete(open, name)
+		}
+	}
+	return nil
+}
+
+func (k *Keeper[K, V, R]) writeSome(names []string, open map[string]K) error {
+	put := make(map[string]R, len(names))
 	var remove []string
-	for name, key := range open {
-		switch row := k.Table.Row(key); {
+	for _, name := range names {
+		switch row := k.Table.Row(open[name]); {
 		case row != nil && k.kept(&row.Value):
 			if value := k.Row(&row.Value); k.Stored == nil || !k.Stored(name, value) {
 				put[name] = value

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -23,6 +24,7 @@ type memory struct {
 	stored map[string]string
 	err    error
 	writes int
+	sizes  []int // of each write that succeeded
 }
 
 func (m *memory) All() (map[string]string, error) { return m.stored, nil }
@@ -33,6 +35,7 @@ func (m *memory) Write(put map[string]string, remove []string) error {
 	if m.writes++; m.err != nil {
 		return m.err
 	}
+	m.sizes = append(m.sizes, len(put)+len(remove))
 	maps.Copy(m.stored, put)
 	for _, name := range remove {
 		delete(m.stored, name)
@@ -137,4 +140,48 @@ func TestPauseIsBetweenWrites(t *testing.T) {
 		expect.Equal(t, m.fail(nil), 1, "writes after the pause")
 		expect.Equal(t, len(m.stored), 3, "values")
 	})
+}
+
+// The rows of a large table are written in parts. A failure keeps the parts that were written, and the mark comes after all
+// of them.
+func TestALargeTableIsWrittenInParts(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		m := &memory{stored: map[string]string{}}
+		rows := table.New(&table.Clock{}, func(r *row) string { return r.name }, nil)
+		for i := range 3*mostRows + 5 {
+			rows.Set(row{strconv.Itoa(i), "1"})
+		}
+		complete := make(chan struct{})
+		close(complete)
+		k := Keeper[string, row, string]{Table: rows, Store: failing{m, 2}, What: "rows", Pause: time.Second, Log: slog.New(slog.DiscardHandler),
+			Name: func(name string) string { return name }, Row: func(r *row) string { return r.value },
+			Names: map[string]bool{}, Complete: []<-chan struct{}{complete}, Mark: "-all"}
+		ctx, end := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); k.Run(ctx) }()
+		synctest.Wait()
+		expect.Equal(t, len(m.stored), 2*mostRows, "rows after a failure")
+		_, marked := m.stored["-all"]
+		expect.False(t, marked, "the mark came before the rows")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		expect.SameList(t, m.sizes, []int{mostRows, mostRows, mostRows, 6}, "rows of each write")
+		expect.Equal(t, len(m.stored), 3*mostRows+6, "rows and the mark")
+		end()
+		<-done
+	})
+}
+
+// failing is a memory that fails once, after a number of writes.
+type failing struct {
+	*memory
+	after int
+}
+
+func (f failing) Write(put map[string]string, remove []string) error {
+	if len(f.sizes) == f.after && f.writes == f.after {
+		f.fail(errors.New("no space left on device"))
+		defer f.fail(nil)
+	}
+	return f.memory.Write(put, remove)
 }
