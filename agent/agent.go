@@ -80,6 +80,9 @@ var startReserve atomic.Pointer[[]byte]
 // startReserveSize allows about 100 MB of garbage, less than such a start needs at its peak anyway.
 const startReserveSize = 128 << 20
 
+// startTime is when the rest of a start is done beside the dataplane: the services are in the cache, and known to the API.
+const startTime = 10 * time.Second
+
 // Options specify which agent to run.
 type Options struct {
 	Config   string // the configuration: a directory with ironvip.toml, or the file

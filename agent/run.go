@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/ironvip/ironvip/agent/planes"
@@ -95,6 +96,7 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) error {
 		return nil
 	}
 	startReserve.Store(nil)
+	time.AfterFunc(startTime, debug.FreeOSMemory) // garbage of the start, which the process would keep while it is idle
 	a.log.Info("ready", "dataplane", a.planes.Mode(), "why", a.planes.Reason(), "services", a.tables.Services.Len(), "frontends", a.tables.Frontends.Len())
 	if err := a.settle(ctx); err != nil {
 		return err

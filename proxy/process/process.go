@@ -47,7 +47,8 @@ type Server struct {
 	events  *table.Table[uint64, event.Event]
 	run     *table.Table[struct{}, Run]
 
-	apply chan struct{} // is taken while the frontends are changed or read; has room for one
+	apply   chan struct{} // is taken while the frontends are changed or read; has room for one
+	changes uint64        // of frontends, from 1 on; whoever has taken apply uses it
 
 	mu       sync.Mutex
 	settings Settings
@@ -72,7 +73,7 @@ func New(o Options) *Server {
 		events:  table.New(clock, func(e *event.Event) uint64 { return e.ID }, nil),
 		run:     table.New(clock, func(*Run) struct{} { return struct{}{} }, nil),
 		drains:  make(map[*proxy.Target]struct{}),
-		apply:   make(chan struct{}, 1),
+		apply:   make(chan struct{}, 1), changes: 1,
 	}
 	began := time.Now()
 	s.run.Set(Run{began.UnixNano()})
@@ -156,6 +157,7 @@ func (s *Server) configure(ctx context.Context, settings Settings) (Configured, 
 		return Configured{}, err
 	}
 	defer done()
+	s.changes++
 	if t := s.Target(); t != nil && s.settings != settings && t.Len() == 0 {
 		s.mu.Lock()
 		s.target = nil
@@ -250,6 +252,7 @@ func (s *Server) applyAll(ctx context.Context, batch []Update) ([]Result, error)
 	for i, u := range batch {
 		updates[i] = reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: u.Key, New: u.New}
 	}
+	s.changes += uint64(len(batch))
 	if err := t.Apply(s.closed, updates); err != nil { // not with the connection: what was begun is done
 		return nil, err
 	}
@@ -260,22 +263,28 @@ func (s *Server) applyAll(ctx context.Context, batch []Update) ([]Result, error)
 	return results, nil
 }
 
-// actual implements reconcile.Plane's Actual.
-func (s *Server) actual(ctx context.Context, _ bool) (out []reconcile.Observed[vip.Frontend], err error) {
+// actual implements reconcile.Plane's Actual. It costs O(frontends), and the time to send all of them only if the agent does
+// not know what they are.
+func (s *Server) actual(ctx context.Context, known uint64) (out Actual, err error) {
 	done, err := s.turn(ctx)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	defer done()
+	out.Changes, out.Damaged = s.changes, make(map[vip.FrontendKey][]string)
 	t := s.Target()
 	if t == nil {
-		return nil, nil
+		return out, nil
 	}
 	for o, err := range t.Actual(ctx) {
-		if err != nil {
-			return nil, err
+		switch {
+		case err != nil:
+			return out, err
+		case known != s.changes:
+			out.All = append(out.All, o)
+		case len(o.Damage) > 0:
+			out.Damaged[o.Value.Key] = o.Damage
 		}
-		out = append(out, o)
 	}
 	return out, nil
 }
@@ -312,6 +321,7 @@ func (s *Server) retire(ctx context.Context, within time.Duration) error {
 	if t == nil {
 		return nil
 	}
+	s.changes++
 	t.Leave() // before another one begins
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,7 +24,7 @@ const (
 const (
 	AskConfigure   = "configure"   // Settings: Configured
 	AskApply       = "apply"       // []Update: []Result
-	AskActual      = "actual"      // []reconcile.Observed
+	AskActual      = "actual"      // uint64, the changes that the agent knows: Actual
 	AskRetire      = "retire"      // time.Duration: bool
 	AskReport      = "report"      // Report
 	AskKeys        = "keys"        // []vip.FrontendKey
@@ -50,6 +50,15 @@ type Run struct{ Began int64 }
 type Update struct {
 	Key vip.FrontendKey
 	New *vip.Frontend
+}
+
+// Actual is the frontends that the proxy has.
+type Actual struct {
+	Changes uint64 // of frontends in this run of the process, from 1 on
+	// All are the frontends, unless the agent knows this number of changes.
+	All []reconcile.Observed[vip.Frontend]
+	// Damaged are otherwise the frontends with damage.
+	Damaged map[vip.FrontendKey][]string
 }
 
 // Result is the result of an Update: a problem, another error as text, or neither.

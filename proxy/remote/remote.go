@@ -57,6 +57,8 @@ type Client struct {
 	run        int64      // of the process; 0: unknown
 	configured bool       // this run has the settings
 	uses       process.Configured
+	known      map[vip.FrontendKey]*vip.Frontend // what this run has, after a number of changes; nil: unknown
+	changes    uint64                            // this number; 0: unknown
 
 	reporting sync.Mutex // of what follows, and held while the process is asked
 	report    process.Report
@@ -108,6 +110,7 @@ func (c *Client) begin(r *process.Run) {
 		return
 	}
 	c.run, c.configured = r.Began, false
+	c.known, c.changes = nil, 0
 }
 
 // configure sends the settings, if this run of the process hasn't got them.
@@ -161,30 +164,74 @@ func (c *Client) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 	if err == nil && len(results) != len(batch) {
 		err = errors.New("the proxy has answered for another number of frontends")
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if err != nil {
+		c.known, c.changes = nil, 0
 		return err
 	}
 	for i := range batch {
 		batch[i].Err = results[i].Err()
 	}
+	if c.known == nil {
+		return nil
+	}
+	c.changes += uint64(len(batch))
+	for i := range batch {
+		if batch[i].New == nil || batch[i].Err != nil { // with an error, it is tried again, whatever the process has
+			delete(c.known, batch[i].Key)
+		} else {
+			c.known[batch[i].Key] = batch[i].New
+		}
+	}
 	return nil
 }
 
-// Actual implements reconcile.Target.
+// Actual implements reconcile.Target. The process sends its frontends only if they are not those that this agent has made,
+// because nobody else changes them.
 func (c *Client) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Frontend], error] {
 	return reconcile.ReadAll(ctx, func(ctx context.Context) ([]reconcile.Observed[vip.Frontend], error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, changeTime, errNoAnswer)
 		defer cancel()
-		var all []reconcile.Observed[vip.Frontend]
-		err := c.configure(ctx)
-		if err == nil {
-			all, err = ask[[]reconcile.Observed[vip.Frontend]](ctx, c, process.AskActual)
-		}
+		all, err := c.actual(ctx)
 		if context.Cause(ctx) == errNoAnswer {
 			err = errNoAnswer
 		}
 		return all, err
 	})
+}
+
+func (c *Client) actual(ctx context.Context) ([]reconcile.Observed[vip.Frontend], error) {
+	if err := c.configure(ctx); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	changes, run := c.changes, c.run
+	c.mu.Unlock()
+	got, err := mirror.Ask[uint64, process.Actual](ctx, &c.link, process.AskActual, changes)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.run != run || c.changes != changes: // it was another process, or is changed meanwhile
+		if got.Changes == changes {
+			return nil, errors.New("the frontends of the proxy changed while they were read")
+		}
+	case got.Changes == changes:
+		all := make([]reconcile.Observed[vip.Frontend], 0, len(c.known))
+		for key, f := range c.known {
+			all = append(all, reconcile.Observed[vip.Frontend]{Value: *f, Damage: got.Damaged[key]})
+		}
+		return all, nil
+	default:
+		c.known, c.changes = make(map[vip.FrontendKey]*vip.Frontend, len(got.All)), got.Changes
+		for i := range got.All {
+			c.known[got.All[i].Value.Key] = &got.All[i].Value
+		}
+	}
+	return got.All, nil
 }
 
 // Ignored implements reconcile.Plane.

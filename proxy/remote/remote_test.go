@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -179,7 +180,7 @@ func TestFrontendsTravelWhole(t *testing.T) {
 	f.Backends[0].Weight, f.Backends[0].MaxConnections, f.Backends[0].Leaving = 0, 7, vip.InstantOf(time.Now())
 	a.desired.Set(*f)
 	a.works(t, f.Key)
-	all := must.Get(readAll(a.Client))(t)
+	all := must.Get(readAll(s.Target()))(t)
 	must.Len(t, all, 1)
 	diff := cmp.Diff(*f, all[0].Value, cmpopts.EquateComparable(netip.AddrPort{}, netip.Addr{}, netip.Prefix{}))
 	expect.NoDiff(t, diff)
@@ -191,6 +192,68 @@ func TestFrontendsTravelWhole(t *testing.T) {
 	if row.Problem == nil || row.Problem.Code != vip.CodeUnsupported || row.Problem.Hint == "" {
 		t.Errorf("%+v", row.Problem)
 	}
+}
+
+// The process sends its frontends only to an agent that does not know them: a later read costs the same for any number of
+// frontends, also after changes. It sees what another agent has changed, and a refused frontend is no drift.
+func TestAReadSendsOnlyWhatIsUnknown(t *testing.T) {
+	s := newServer(t)
+	var received atomic.Int64
+	dial := func(ctx context.Context) (net.Conn, error) {
+		c, err := s.Dial(ctx)
+		return counted{c, &received}, err
+	}
+	a := start(t, ClientOptions{Dial: dial})
+	defer a.end()
+	cost := func() int64 {
+		before := received.Load()
+		all := must.Get(readAll(a.Client))(t)
+		want := must.Get(readAll(s.Target()))(t)
+		expect.Equal(t, len(all), len(want), "frontends")
+		diff := cmp.Diff(want, all, cmpopts.EquateComparable(netip.AddrPort{}, netip.Addr{}, netip.Prefix{}),
+			cmpopts.SortSlices(func(a, b reconcile.Observed[vip.Frontend]) bool {
+				return vip.CompareFrontendKeys(a.Value.Key, b.Value.Key) < 0
+			}))
+		expect.NoDiff(t, diff)
+		return received.Load() - before
+	}
+	put := func() *vip.Frontend {
+		f := proxytest.OnVIP(proxytest.FreeKey(t, "127.96.0.1", vip.TCP), netip.MustParseAddrPort("192.0.2.7:80"))
+		a.desired.Set(*f)
+		a.works(t, f.Key)
+		return f
+	}
+	put()
+	few := cost()
+	for range 50 {
+		put()
+	}
+	last := put()
+	a.desired.Delete(last.Key)
+	wait.Until(t, "the frontend is removed", func() bool { return s.Target().Len() == 51 })
+	bad := proxytest.OnVIP(proxytest.FreeKey(t, "127.96.0.1", vip.TCP))
+	bad.Forward = vip.ForwardDirect
+	a.desired.Set(*bad)
+	wait.Until(t, "it is refused", func() bool { _, _, tried := a.applied.Get(bad.Key); return tried })
+	expect.AtMost(t, cost(), few+10, "bytes of a read")
+
+	other := start(t, ClientOptions{Dial: s.Dial}, last)
+	other.works(t, last.Key)
+	other.end()
+	wait.Until(t, "the connection is back", func() bool { return a.State().Connected })
+	cost()
+}
+
+// counted is a connection that counts what it receives.
+type counted struct {
+	net.Conn
+	received *atomic.Int64
+}
+
+func (c counted) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.received.Add(int64(n))
+	return n, err
 }
 
 func readAll(p reconcile.Plane) (out []reconcile.Observed[vip.Frontend], err error) {
