@@ -66,6 +66,7 @@ type Announcing struct {
 	known    chan struct{} // closed when the settings were computed once
 
 	announced, waiting atomic.Int64 // VIPs that this host is to announce, by whether it is so
+	counts             counts
 
 	mu      sync.Mutex
 	secrets secrets
@@ -78,6 +79,7 @@ func New(o Options) *Announcing {
 		Nodes:    nodes.New(nodes.Options{Store: o.Store, Node: o.Config().Node.Name, Fleet: o.Fleet, Events: o.Events, Log: o.Log}),
 		Eligible: table.New(o.Clock, announce.KeyOfEligible, func(a, b announce.Eligible) bool { return a == b }),
 	}
+	a.counts = newCounts(a.Tables)
 	a.stage = eligible.New(eligible.Options{Applied: o.Applied, Synced: o.Synced, Healthy: o.Healthy, Eligible: a.Eligible,
 		Pools: func() ([]announce.Pool, <-chan struct{}) {
 			s, changed := a.Settings()

@@ -26,17 +26,11 @@ var (
 // Collector returns the collector of the metrics of announcements. A scrape reads the mirrors, which
 // costs O(peers). Without announcing, there are no series.
 func (a *Announcing) Collector() metric.Collector {
-	alone := a.Announcements.Sum(func(n *announce.Announcement) int {
-		if n.Mode == announce.L2 && n.Owner == "" {
-			return 1
-		}
-		return 0
-	})
 	return func(w *metric.Writer) {
 		if settings, _ := a.Settings(); settings.Announces() {
 			w.Add(familyVIPs, float64(a.announced.Load()))
 			w.Add(familyWaiting, float64(a.waiting.Load()))
-			w.Add(familyUnowned, float64(alone()))
+			w.Add(familyUnowned, float64(a.counts.unowned()))
 			a.collect(w)
 		}
 	}

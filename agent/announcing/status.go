@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/announce/heartbeat"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
@@ -57,8 +58,11 @@ func (a *Announcing) Checks() []v1.Check {
 				warn(v1.LevelWarn, fmt.Sprintf("%s %s is %s: %s", kindWord(p.Kind), p.Name, p.State, cmp.Or(p.Reason, strings.Join(p.Problems, "; "))), cmp.Or(p.Hint, "ironvip announce peers"))
 			}
 		}
-		for _, r := range a.Announced.All() {
-			if r.State == announce.StateConflict {
+		if a.counts.conflicts() > 0 {
+			for _, r := range a.Announced.All() {
+				if r.State != announce.StateConflict {
+					continue
+				}
 				warn(v1.LevelFail, fmt.Sprintf("%s at %s: %s: %s", r.Addr, r.At, r.State, r.Reason), "ironvip announce explain "+r.Addr.String())
 			}
 		}
@@ -116,17 +120,38 @@ func (a *Announcing) IsPeer(address string) bool {
 	return slices.ContainsFunc(settings.Peers, func(p netip.AddrPort) bool { return p.String() == address })
 }
 
-// Count returns how many VIPs a host announces that is present; nil: this host doesn't know. For
-// this host it costs O(VIPs).
+// counts are maintained by the tables of the announcer, so that a status costs O(trouble).
+type counts struct {
+	here, elsewhere func() int // VIPs that this host announces, and other hosts
+	unowned         func() int // VIPs of layer 2 that no host announces
+	conflicts       func() int // places with a conflict
+}
+
+func newCounts(t control.Tables) counts {
+	count := func(is func(*announce.Announcement) bool) func() int {
+		return t.Announcements.Sum(func(n *announce.Announcement) int { return number(is(n)) })
+	}
+	return counts{
+		here:      count(func(n *announce.Announcement) bool { return n.Here }),
+		elsewhere: count(func(n *announce.Announcement) bool { return !n.Here && n.Owner != "" }),
+		unowned:   count(func(n *announce.Announcement) bool { return !n.Here && n.Owner == "" && n.Mode == announce.L2 }),
+		conflicts: t.Announced.Sum(func(r *announce.Announced) int { return number(r.State == announce.StateConflict) }),
+	}
+}
+
+func number(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// Count returns how many VIPs a host announces that is present; nil: this host doesn't know.
 func (a *Announcing) Count(node string) *int {
 	settings, _ := a.Settings()
 	n := 0
 	if node == settings.Node && settings.Announces() {
-		for _, v := range a.Announcements.All() {
-			if v.Here {
-				n++
-			}
-		}
+		n = a.counts.here()
 		return &n
 	}
 	p, _, ok := a.Peers.Get(announce.PeerKey{Kind: announce.Neighbor, Name: node})
@@ -139,16 +164,7 @@ func (a *Announcing) Count(node string) *int {
 
 // summary counts the VIPs.
 func (a *Announcing) summary() string {
-	elsewhere, none := 0, 0
-	for _, n := range a.Announcements.All() {
-		switch {
-		case n.Here:
-		case n.Owner != "":
-			elsewhere++
-		case n.Mode == announce.L2:
-			none++
-		}
-	}
+	elsewhere, none := a.counts.elsewhere(), a.counts.unowned()
 	out := text.Plural(int(a.announced.Load()), "VIP") + " announced here"
 	if waiting := a.waiting.Load(); waiting > 0 {
 		out += fmt.Sprintf(", %d waiting", waiting)
