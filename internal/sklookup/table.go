@@ -244,16 +244,25 @@ func (t *Table) Delete(k Key) error {
 	return nil
 }
 
+// readAtOnce is how many entries one system call reads: more than a bucket of the kernel's hash table has.
+const readAtOnce = 4096
+
 // All reads the whole table.
 func (t *Table) All() (map[Key]Slot, error) {
 	out := make(map[Key]Slot)
-	var at Key
-	var s uint32
-	all := t.frontends.Iterate()
-	for all.Next(&at, &s) {
-		out[at] = Slot(s)
+	keys, slots := make([]Key, readAtOnce), make([]uint32, readAtOnce)
+	for cursor := new(ebpf.MapBatchCursor); ; {
+		n, err := t.frontends.BatchLookup(cursor, keys, slots, nil)
+		for i := range n {
+			out[keys[i]] = Slot(slots[i])
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) { // that was the last part
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	return out, all.Err()
 }
 
 // Attached returns an error if the program is no longer attached to the network namespace.

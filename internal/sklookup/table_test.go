@@ -244,6 +244,7 @@ func TestAFullTable(t *testing.T) {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, byte(n >> 16), byte(n >> 8), byte(n)}), 80)
 		must.Succeed(t, table.Put(KeyOf(at, unix.IPPROTO_TCP), TCP4), "frontend %d", n)
 	}
+	expect.Len(t, must.Get(table.All())(t), MaxFrontends, "entries that were read")
 	err := table.Put(tcp("10.0.0.1:80"), TCP4)
 	expect.Is(t, err, ErrFull, "error %v instead of ErrFull", err)
 	must.Succeed(t, table.Put(tcp("127.0.0.1:80"), Refused))
