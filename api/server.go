@@ -50,6 +50,7 @@ import (
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
@@ -107,12 +108,16 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, certificates *server
 	return s.http.Serve(ctx, l, certificates)
 }
 
-// Run updates the convergence measurements and the unhealthy index, and publishes events about the
-// states of services, until ctx ends.
+// Run updates the convergence measurements, and after the first full reconcile the unhealthy index, and publishes events
+// about the states of services, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
-	keeping.Go(func() { s.unhealthy.run(ctx) })
+	keeping.Go(func() {
+		if wake.Wait(ctx, s.Ready) == nil { // each service changes several times before
+			s.unhealthy.run(ctx)
+		}
+	})
 	return s.convergence.run(ctx)
 }
 

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -8,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -18,6 +20,7 @@ import (
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
@@ -330,5 +333,37 @@ func TestUnhealthyEqualsTheTables(t *testing.T) {
 				t.Fatalf("%d frontends pending and %d failed, want %d and %d", got.Pending, got.Failed, pending, failed)
 			}
 		}
+	})
+}
+
+// Before the first full reconcile, nothing follows the states of services, of which a start changes each several times;
+// afterwards, the index looks at each once.
+func TestTheIndexBeginsAfterTheStart(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWritten()
+		d := w.deps()
+		ready := make(chan struct{})
+		d.Ready = ready
+		s := New(d)
+		ctx, end := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = s.Run(ctx) }()
+		looked := func() int {
+			s.unhealthy.mu.Lock()
+			defer s.unhealthy.mu.Unlock()
+			return len(s.unhealthy.changed) + len(s.unhealthy.published)
+		}
+		for range 3 {
+			w.services.Set(vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: "a"}, Source: "x"})
+			time.Sleep(2 * updateInterval)
+			synctest.Wait()
+			expect.True(t, s.unhealthy.feed == nil, "the index follows the tables before the first full reconcile")
+		}
+		close(ready)
+		synctest.Wait()
+		expect.True(t, s.unhealthy.feed != nil, "the index does not follow the tables")
+		expect.Equal(t, looked(), 0, "changes that are not published")
+		end()
+		<-done
 	})
 }

@@ -63,7 +63,7 @@ func (b *Balancer) join(key vip.ServiceKey, r *vip.ProxySettings) *Service {
 	defer b.mu.Unlock()
 	s := b.services[key]
 	if s == nil {
-		s = &Service{key: key, loads: make(map[netip.AddrPort]*load)}
+		s = &Service{key: key}
 		s.relay.Store(r)
 		s.passive = passive.NewService(s.wake)
 		b.services[key] = s
@@ -108,10 +108,15 @@ func (b *Balancer) Refuse(s *Service, why Reason) {
 	if s == nil {
 		return
 	}
-	s.refused.add(why, now)
+	refused := s.refused.Load()
+	for refused == nil {
+		s.refused.CompareAndSwap(nil, new(refusals))
+		refused = s.refused.Load()
+	}
+	refused.add(why, now)
 	b.report(s)
 	if why.limits() && s.log.Pass(now, time.Minute) {
-		b.log.Warn("clients refused", "service", s.key.String(), "reason", why.String(), "because", reasonTexts[why].meaning, "refused", s.refused.count(why))
+		b.log.Warn("clients refused", "service", s.key.String(), "reason", why.String(), "because", reasonTexts[why].meaning, "refused", refused.count(why))
 	}
 }
 

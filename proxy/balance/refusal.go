@@ -104,8 +104,11 @@ func (r *refusals) since(start int64, of ...Reason) bool {
 	return false
 }
 
-// list returns the refusals by reason; without all, only reasons that occurred.
+// list returns the refusals by reason; without all, only reasons that occurred. R is nil if nobody was refused.
 func (b *Balancer) list(r *refusals, all bool) (out []reconcile.Refusal) {
+	if r == nil {
+		return nil
+	}
 	for why := range reasons {
 		if n := r[why].n.Load(); n > 0 || all {
 			out = append(out, reconcile.Refusal{Reason: why.String(), Meaning: reasonTexts[why].meaning, Count: n,

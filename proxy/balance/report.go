@@ -76,7 +76,7 @@ func (b *Balancer) Report() Report {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for s := range b.reported {
-		one := ServiceReport{b.list(&s.refused, false), int(s.queue.length.Load()), int(s.relay.Load().MaxQueue), s.isFull()}
+		one := ServiceReport{b.list(s.refused.Load(), false), int(s.queue.length.Load()), int(s.relay.Load().MaxQueue), s.isFull()}
 		if len(one.Refusals) > 0 || one.Most > 0 || one.Waiting > 0 || one.Full {
 			r.Services[s.key] = one
 		}

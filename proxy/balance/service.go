@@ -18,13 +18,13 @@ type Service struct {
 	open    atomic.Int64                      // connections and sessions that have a place; see enter
 	relay   atomic.Pointer[vip.ProxySettings] // of the frontend that changed last
 	queue   queue
-	refused refusals
-	noted   atomic.Bool // in Balancer.reported
+	refused atomic.Pointer[refusals] // nil before the first one
+	noted   atomic.Bool              // in Balancer.reported
 	log     Throttle
 	passive *passive.Service
 
 	mu    sync.Mutex
-	loads map[netip.AddrPort]*load
+	loads map[netip.AddrPort]*load // nil before the first client
 }
 
 // load is how many connections and sessions the frontends of a service have to one address.
@@ -37,6 +37,9 @@ type load struct {
 func (s *Service) newEndpoint(addr netip.AddrPort) *Endpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.loads == nil {
+		s.loads = make(map[netip.AddrPort]*load)
+	}
 	l := s.loads[addr]
 	if l == nil {
 		l = &load{}
