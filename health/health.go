@@ -76,7 +76,15 @@ type Stage struct {
 type watched struct {
 	service *vip.Service // its row, shared
 	vips    []netip.Addr // see checksOf
-	checks  [][]check    // of each of the service's backends; nil: its VIPs aren't known yet
+	checks  [][]check    // of each of the service's backends, or empty: none has any; nil: its VIPs aren't known yet
+}
+
+// of returns the checks of a backend.
+func (w *watched) of(i int) []check {
+	if len(w.checks) == 0 {
+		return nil
+	}
+	return w.checks[i]
 }
 
 // target is a probe and the backends that share it.
@@ -253,11 +261,18 @@ func (s *Stage) update(service *vip.Service, old *watched) {
 		old.service = service
 		return
 	}
-	now := &watched{service: service, vips: vips, checks: make([][]check, len(service.Backends))}
+	now := &watched{service: service, vips: vips, checks: [][]check{}}
 	for i := range service.Backends {
 		b := &service.Backends[i]
-		now.checks[i] = checksOf(service, b, s.Default, vips)
-		for _, one := range now.checks[i] {
+		checks := checksOf(service, b, s.Default, vips)
+		if len(checks) == 0 {
+			continue
+		}
+		if len(now.checks) == 0 {
+			now.checks = make([][]check, len(service.Backends))
+		}
+		now.checks[i] = checks
+		for _, one := range checks {
 			s.use(one, b.Key(key), s.isLocal(b))
 		}
 	}
@@ -375,13 +390,14 @@ func (s *Stage) writeUsers(t *target) {
 // write writes the row of one backend, or deletes it if the backend has no check.
 func (s *Stage) write(w *watched, i int) {
 	key := w.service.Backends[i].Key(w.service.Key)
-	if len(w.checks[i]) == 0 {
+	checks := w.of(i)
+	if len(checks) == 0 {
 		s.Health.Delete(key)
 		return
 	}
-	row := vip.BackendHealth{Backend: key, Checks: make([]vip.CheckResult, len(w.checks[i]))}
+	row := vip.BackendHealth{Backend: key, Checks: make([]vip.CheckResult, len(checks))}
 	inARow := make([]uint32, len(row.Checks))
-	for j, c := range w.checks[i] {
+	for j, c := range checks {
 		r, _, _ := s.Results.Get(c.target)
 		inARow[j] = r.InARow
 		row.Checks[j] = vip.CheckResult{Ports: c.ports, Type: c.target.Check().Type, Port: c.target.Addr.Port(),

@@ -418,3 +418,21 @@ func TestPathsFollowVIPs(t *testing.T) {
 		w.end()
 	})
 }
+
+// A service without checks costs the stage the same for any number of backends.
+func TestServicesWithoutChecksCostNoMemoryPerBackend(t *testing.T) {
+	cost := func(backends int) int {
+		clock := &table.Clock{}
+		s := New(Options{Services: table.New(clock, vip.KeyOfService, nil), Health: table.New(clock, vip.KeyOfBackendHealth, nil), Results: probe.NewResults(clock), Events: event.NewLog(1, time.Now)})
+		service := &vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: "a"}, Check: &vip.HealthCheck{Type: vip.CheckNone}}
+		for i := range backends {
+			service.Backends = append(service.Backends, vip.Backend{Address: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Port: 80, Weight: 1})
+		}
+		s.update(service, nil)
+		w := s.services[service.Key]
+		expect.Empty(t, w.of(0), "checks of a backend")
+		s.release(w)
+		return cap(w.checks)
+	}
+	expect.Equal(t, cost(200), cost(1), "room for checks")
+}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/heapsize"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/problemtest"
 	"github.com/ironvip/ironvip/vip"
@@ -197,4 +199,18 @@ func TestCombinationsAreRefusedWhereTheyAreWritten(t *testing.T) {
 			t.Errorf("%s%v\nwant %swith a hint", text, f.Problems, want)
 		}
 	}
+}
+
+// A service does not keep the text of its file in memory.
+func TestServicesKeepNoText(t *testing.T) {
+	comment := "# " + strings.Repeat("x", 1<<20) + "\n"
+	text := []byte(comment + "[[service]]\nname = \"web\"\nlabels = { team = \"a\" }\nports = [ { name = \"http\", port = 80 } ]\nbackends = [ { address = \"10.0.0.1\", node = \"n1\", zone = \"z1\" } ]\n")
+	ParseServices("a.toml", text, Type, nil) // fills what is computed once
+	size := heapsize.Of(func() any {
+		got := ParseServices("a.toml", text, Type, nil)
+		must.Len(t, got.Services, 1)
+		return got.Services
+	})
+	runtime.KeepAlive(text)
+	expect.AtMost(t, size, len(comment)/2, "bytes of a service")
 }

@@ -150,7 +150,7 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 	switch v.Kind() {
 	case reflect.String:
 		if s, ok := raw.(string); ok {
-			v.SetString(s)
+			v.SetString(strings.Clone(s)) // a string of the TOML reader keeps the whole text in memory
 			return
 		}
 		d.bad(path, "put it in quotes", "wants a string, has %s", Describe(raw))
@@ -184,7 +184,7 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 			}
 			item := reflect.New(v.Type().Elem()).Elem()
 			d.value(tree[key], item, Join(path, key))
-			out.SetMapIndex(reflect.ValueOf(key), item)
+			out.SetMapIndex(reflect.ValueOf(strings.Clone(key)), item)
 		}
 		v.Set(out)
 	case reflect.Slice:
