@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"strings"
 
 	"go.etcd.io/bbolt"
@@ -70,6 +71,9 @@ func (b *Bucket[V]) Batch(fill func(tx *Tx[V])) error {
 	if tx.err != nil {
 		return tx.err
 	}
+	// In the order of the pages: bbolt moves all later keys of a page for each new one, and a page has every new key until
+	// the commit.
+	slices.SortStableFunc(tx.writes, func(a, b write) int { return bytes.Compare(a.key, b.key) })
 	return b.db.commit(tx.writes)
 }
 

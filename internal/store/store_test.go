@@ -1,12 +1,14 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -266,4 +268,25 @@ func replaceByCopy(path string) error {
 		err = os.Rename(path+".copy", path)
 	}
 	return err
+}
+
+// A batch is written in the order of its keys, as the pages are: otherwise a large one costs the square of its size. Of two
+// writes to one key, the later one counts.
+func TestABatchIsWrittenInTheOrderOfKeys(t *testing.T) {
+	db := must.Get(Open(filepath.Join(t.TempDir(), FileName)))(t)
+	defer db.Close()
+	b := NewBucket[int](db, "x")
+	var written *Tx[int]
+	must.Succeed(t, b.Batch(func(tx *Tx[int]) {
+		written = tx
+		for i := range 1000 {
+			tx.Put(strconv.Itoa(i*7919%1000), i)
+		}
+		tx.Put("5", 1)
+		tx.Put("5", 2)
+	}))
+	expect.True(t, slices.IsSortedFunc(written.writes, func(a, b write) int { return bytes.Compare(a.key, b.key) }), "the writes are not in order")
+	got, _, err := b.Get("5")
+	must.Succeed(t, err)
+	expect.Equal(t, got, 2, "the value of a key that was written three times")
 }
