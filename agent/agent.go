@@ -71,14 +71,21 @@ const eventsKept = 1000
 // and savings.
 const gcPercent = 50
 
-// startReserve is memory that the garbage collector counts as live until the dataplane has every
-// service. Nothing touches it, so the kernel provides no page for it. A start of thousands of
-// services creates garbage while the heap is small: collections at gcPercent of that would take a
-// third of the start's processor time.
+// startGCPercent is GOGC until the dataplane has every service, with a reserve: memory that the garbage collector counts as live.
+// Nothing touches it, so the kernel provides no page for it. Collections at gcPercent would take a third of a start's
+// processor time while the heap is small, and a fifth with a million backends. So the heap of a start is bounded by twice the
+// live memory and 128 MB.
+const startGCPercent, startReserveSize = 100, 64 << 20
+
+// startReserve is nil once the start is over.
 var startReserve atomic.Pointer[[]byte]
 
-// startReserveSize allows about 100 MB of garbage, less than such a start needs at its peak anyway.
-const startReserveSize = 128 << 20
+// endStart makes the garbage collector work as usual.
+func endStart() {
+	if startReserve.Swap(nil) != nil {
+		debug.SetGCPercent(gcPercent)
+	}
+}
 
 // startTime is when the rest of a start is done beside the dataplane: the services are in the cache, and known to the API.
 const startTime = 10 * time.Second
@@ -99,7 +106,7 @@ type Options struct {
 func Run(ctx context.Context, o Options) error {
 	defer func() { stderr().Flush(logwriter.MostFlush) }() // before others write to stderr
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
+		debug.SetGCPercent(startGCPercent)
 		startReserve.Store(new(make([]byte, startReserveSize)))
 	}
 	memlimit.Apply()

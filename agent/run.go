@@ -95,7 +95,7 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) error {
 	if wake.Wait(ctx, a.pipeline.Loop.Synced()) != nil {
 		return nil
 	}
-	startReserve.Store(nil)
+	endStart()
 	time.AfterFunc(startTime, debug.FreeOSMemory) // garbage of the start, which the process would keep while it is idle
 	a.log.Info("ready", "dataplane", a.planes.Mode(), "why", a.planes.Reason(), "services", a.tables.Services.Len(), "frontends", a.tables.Frontends.Len())
 	if err := a.settle(ctx); err != nil {
