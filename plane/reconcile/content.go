@@ -4,7 +4,7 @@ import "github.com/ironvip/ironvip/internal/table"
 
 // entry is the known state of one key in the Target. It is immutable.
 type entry[V any] struct {
-	row    *table.Row[V] // the desired row, shared; for the result of a read, a row without a revision
+	row    *table.Row[V] // the desired row, shared; for what a read has found changed, a row without a revision
 	fault  *fault        // nil: none
 	orphan bool          // to be removed; its key can't be desired
 }

@@ -252,9 +252,10 @@ func (r *Reconciler[K, V]) adopt(ctx context.Context, changedByOthers <-chan str
 	}
 }
 
-// read returns everything that the Target has and we own.
+// read returns everything that the Target has and we own. What is unchanged has the row of the applied state.
 func (r *Reconciler[K, V]) read(ctx context.Context) (have map[K]entry[V], err error) {
 	have = make(map[K]entry[V], len(r.have))
+	seen := new(V) // for functions that get a pointer, so that not each value is copied to the heap
 	for o, err := range r.Target.Actual(ctx) {
 		if ctx.Err() != nil {
 			return have, ctx.Err() // stopped by the caller, which is no error of the Target
@@ -263,8 +264,14 @@ func (r *Reconciler[K, V]) read(ctx context.Context) (have map[K]entry[V], err e
 			r.targetFailed(reading, err)
 			return have, err
 		}
+		*seen = o.Value
+		k := r.Desired.KeyOf(seen)
+		if e := r.have[k]; e.row != nil && e.fault == nil && len(o.Damage) == 0 && e.orphan == o.Orphan && r.Target.Same(seen, &e.row.Value) {
+			have[k] = e // without a copy
+			continue
+		}
 		e := entry[V]{row: &table.Row[V]{Value: o.Value}, orphan: o.Orphan}
-		have[r.Desired.KeyOf(&o.Value)] = e.with(fault{damage: o.Damage})
+		have[k] = e.with(fault{damage: o.Damage})
 	}
 	r.targetWorks(reading)
 	r.note(func(s *Stats) { s.LastResync = time.Now() })

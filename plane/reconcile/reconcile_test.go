@@ -627,3 +627,24 @@ func TestCostOfAChangeDoesNotGrow(t *testing.T) {
 		t.Errorf("%v allocations a change at 10 rows, %v at 100,000", small, large)
 	}
 }
+
+// A read of an unchanged Target copies no row.
+func TestAReadWithoutChangesCopiesNoRow(t *testing.T) {
+	const rows = 10_000
+	clock := &table.Clock{}
+	desired, applied := table.New(clock, pairKey, nil), table.New(clock, triedKey, nil)
+	for i := range rows {
+		desired.Set(pair{strconv.Itoa(i), "0"})
+	}
+	r := reconcile.New(reconcile.Options[string, pair]{Desired: desired, Target: reconciletest.NewRecorder(pairKey, samePair), Applied: applied, Resync: -1})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- r.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	<-r.Synced()
+	allocs := testing.AllocsPerRun(5, func() {
+		diff := must.Get(r.Diff(t.Context()))(t)
+		must.Empty(t, diff)
+	})
+	expect.AtMost(t, allocs, rows/10, "allocations of a read")
+}

@@ -115,7 +115,7 @@ func (r *Reconciler[K, V]) compare(ctx context.Context) ([]Difference[K, V], err
 			orphans = append(orphans, k)
 		case !there:
 			diff = append(diff, Difference[K, V]{Key: k, Want: &e.row.Value})
-		case a.fault != nil || !r.Target.Same(&a.row.Value, &e.row.Value):
+		case a.fault != nil || a.row != e.row && !r.Target.Same(&a.row.Value, &e.row.Value):
 			diff = append(diff, Difference[K, V]{Key: k, Want: &e.row.Value, Have: &a.row.Value, Damage: a.damage()})
 		}
 	}

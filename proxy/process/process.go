@@ -277,12 +277,13 @@ func (s *Server) actual(ctx context.Context, known uint64) (out Actual, err erro
 		return out, nil
 	}
 	for o, err := range t.Actual(ctx) {
-		switch {
-		case err != nil:
+		if err != nil {
 			return out, err
-		case known != s.changes:
-			out.All = append(out.All, o)
-		case len(o.Damage) > 0:
+		}
+		if known != s.changes {
+			out.All = append(out.All, o.Value)
+		}
+		if len(o.Damage) > 0 {
 			out.Damaged[o.Value.Key] = o.Damage
 		}
 	}

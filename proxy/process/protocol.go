@@ -52,12 +52,10 @@ type Update struct {
 	New *vip.Frontend
 }
 
-// Actual is the frontends that the proxy has.
+// Actual is what the proxy has.
 type Actual struct {
-	Changes uint64 // of frontends in this run of the process, from 1 on
-	// All are the frontends, unless the agent knows this number of changes.
-	All []reconcile.Observed[vip.Frontend]
-	// Damaged are otherwise the frontends with damage.
+	Changes uint64         // of frontends in this run of the process, from 1 on
+	All     []vip.Frontend // unless the agent knows this number of changes
 	Damaged map[vip.FrontendKey][]string
 }
 

@@ -42,7 +42,8 @@ type ClientOptions struct {
 	Log     *slog.Logger
 }
 
-// Client is a proxy in another process: listeners without the addresses. All methods may be called concurrently.
+// Client is a proxy in another process: listeners without the addresses. One goroutine at a time calls Apply and Actual. The
+// other methods may be called concurrently.
 type Client struct {
 	reconcile.Tidy
 
@@ -190,48 +191,54 @@ func (c *Client) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 // Actual implements reconcile.Target. The process sends its frontends only if they are not those that this agent has made,
 // because nobody else changes them.
 func (c *Client) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Frontend], error] {
-	return reconcile.ReadAll(ctx, func(ctx context.Context) ([]reconcile.Observed[vip.Frontend], error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, changeTime, errNoAnswer)
-		defer cancel()
-		all, err := c.actual(ctx)
-		if context.Cause(ctx) == errNoAnswer {
-			err = errNoAnswer
+	return func(yield func(reconcile.Observed[vip.Frontend], error) bool) {
+		all, damaged, err := c.actual(ctx)
+		if err != nil {
+			yield(reconcile.Observed[vip.Frontend]{}, err)
+			return
 		}
-		return all, err
-	})
+		for key, f := range all {
+			if !yield(reconcile.Observed[vip.Frontend]{Value: *f, Damage: damaged[key]}, nil) {
+				return
+			}
+		}
+	}
 }
 
-func (c *Client) actual(ctx context.Context) ([]reconcile.Observed[vip.Frontend], error) {
+// actual returns the frontends of the process, and which of them are damaged.
+func (c *Client) actual(ctx context.Context) (all map[vip.FrontendKey]*vip.Frontend, damaged map[vip.FrontendKey][]string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, changeTime, errNoAnswer)
+	defer cancel()
+	defer func() {
+		if err != nil && context.Cause(ctx) == errNoAnswer {
+			err = errNoAnswer
+		}
+	}()
 	if err := c.configure(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	c.mu.Lock()
-	changes, run := c.changes, c.run
+	known, changes, run := c.known, c.changes, c.run
 	c.mu.Unlock()
 	got, err := mirror.Ask[uint64, process.Actual](ctx, &c.link, process.AskActual, changes)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.run != run || c.changes != changes: // it was another process, or is changed meanwhile
-		if got.Changes == changes {
-			return nil, errors.New("the frontends of the proxy changed while they were read")
-		}
-	case got.Changes == changes:
-		all := make([]reconcile.Observed[vip.Frontend], 0, len(c.known))
-		for key, f := range c.known {
-			all = append(all, reconcile.Observed[vip.Frontend]{Value: *f, Damage: got.Damaged[key]})
-		}
-		return all, nil
-	default:
-		c.known, c.changes = make(map[vip.FrontendKey]*vip.Frontend, len(got.All)), got.Changes
+	case got.Changes != changes:
+		known = make(map[vip.FrontendKey]*vip.Frontend, len(got.All))
 		for i := range got.All {
-			c.known[got.All[i].Value.Key] = &got.All[i].Value
+			known[got.All[i].Key] = &got.All[i]
 		}
+		if c.run == run { // else another process has begun meanwhile
+			c.known, c.changes = known, got.Changes
+		}
+	case c.run != run:
+		return nil, nil, errors.New("the process of the proxy was replaced during the read")
 	}
-	return got.All, nil
+	return known, got.Damaged, nil
 }
 
 // Ignored implements reconcile.Plane.
