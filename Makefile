@@ -60,6 +60,10 @@ bench: ## the benchmarks of BENCHMARKS.md (about 75 minutes)
 bench-proxy: ## the userspace proxy beside HAProxy, nginx and io.Copy (about five minutes, on a quiet machine)
 	@test/run bench_proxy
 
+.PHONY: bench-scale
+bench-scale: build ## start, memory, scrapes and idling of an agent with a fleet in files (SERVICES=10000 BACKENDS=10)
+	$(GO) run ./test/scale -bin $(BIN) -services $(or $(SERVICES),10000) -backends $(or $(BACKENDS),10)
+
 .PHONY: man
 man: ## write the manual pages to bin/man
 	$(GO) run ./cmd/ironvip man bin/man

@@ -136,8 +136,8 @@ func BenchmarkIdleFrontends(b *testing.B) {
 }
 
 // BenchmarkStart opens frontends without clients, and reports the processor time of the process, its
-// memory, and that of the kernel's slab, which other programs change, too. With a reserve, the garbage collector
-// counts as much memory as live as at the start of an agent.
+// memory, and that of the kernel's slab, which other programs change, too. The garbage collector counts the reserve as live, so
+// that it waits, as at the start of an agent.
 func BenchmarkStart(b *testing.B) {
 	for _, c := range []struct {
 		n        int

@@ -252,7 +252,7 @@ func (r *Reconciler[K, V]) adopt(ctx context.Context, changedByOthers <-chan str
 	}
 }
 
-// read returns everything that the Target has and we own. What is unchanged has the row of the applied state.
+// read returns everything that the Target has and we own. An unchanged value has the row of the applied state.
 func (r *Reconciler[K, V]) read(ctx context.Context) (have map[K]entry[V], err error) {
 	have = make(map[K]entry[V], len(r.have))
 	seen := new(V) // for functions that get a pointer, so that not each value is copied to the heap
