@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -41,6 +42,13 @@ func (m *memory) Write(put map[string]string, remove []string) error {
 		delete(m.stored, name)
 	}
 	return nil
+}
+
+// state returns what is stored, and the size of each write that succeeded.
+func (m *memory) state() (stored map[string]string, sizes []int) {
+	m.Lock()
+	defer m.Unlock()
+	return maps.Clone(m.stored), slices.Clone(m.sizes)
 }
 
 func (m *memory) fail(err error) (writes int) {
@@ -160,13 +168,15 @@ func TestALargeTableIsWrittenInParts(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); k.Run(ctx) }()
 		synctest.Wait()
-		expect.Equal(t, len(m.stored), 2*mostRows, "rows after a failure")
-		_, marked := m.stored["-all"]
+		stored, _ := m.state()
+		expect.Equal(t, len(stored), 2*mostRows, "rows after a failure")
+		_, marked := stored["-all"]
 		expect.False(t, marked, "the mark came before the rows")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		expect.SameList(t, m.sizes, []int{mostRows, mostRows, mostRows, 6}, "rows of each write")
-		expect.Equal(t, len(m.stored), 3*mostRows+6, "rows and the mark")
+		stored, sizes := m.state()
+		expect.SameList(t, sizes, []int{mostRows, mostRows, mostRows, 6}, "rows of each write")
+		expect.Equal(t, len(stored), 3*mostRows+6, "rows and the mark")
 		end()
 		<-done
 	})
@@ -179,7 +189,10 @@ type failing struct {
 }
 
 func (f failing) Write(put map[string]string, remove []string) error {
-	if len(f.sizes) == f.after && f.writes == f.after {
+	f.Lock()
+	now := len(f.sizes) == f.after && f.writes == f.after
+	f.Unlock()
+	if now {
 		f.fail(errors.New("no space left on device"))
 		defer f.fail(nil)
 	}
