@@ -16,7 +16,7 @@ func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
 		e.best = time.Time{}
 		here = e.here && e.mode != Off && d.routes(addr, v.services, now)
 	}
-	a := Announcement{Addr: addr, Here: here, Services: v.services}
+	a := Announcement{Addr: addr, Here: here, Policy: e.policy, Services: v.services}
 	if e.here {
 		a.Mode = e.mode
 	}
@@ -34,6 +34,13 @@ func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
 		a.Why = intern(a.Why)
 	} else {
 		a.Why = e.last.Why
+	}
+	if a.Mode == L2 {
+		if a.Ranking = ranking(v.candidates); a.Ranking != e.last.Ranking {
+			a.Ranking = intern(a.Ranking)
+		} else {
+			a.Ranking = e.last.Ranking
+		}
 	}
 	a.Since = e.last.Since
 	if a.Here != e.last.Here || a.Owner != e.last.Owner || a.Mode != e.last.Mode || a.Since.IsZero() {
@@ -64,7 +71,8 @@ type view struct {
 	rival    *candidate // the first of the others that own it and could; nil: none
 	oneWay   bool       // one of the owners that could own it does not receive this host
 	leaver   string     // another owner that can't own it any more: a draining one
-	count    int        // of hosts that could own it
+
+	candidates []*candidate // all hosts that could own it
 }
 
 // owner returns the other host that owns the VIP.
@@ -78,9 +86,9 @@ func (v *view) owner() string {
 func (d *Decider) view(e *entry) *view {
 	v := &view{services: d.serves(e)}
 	if v.services > 0 && !d.self.Draining {
-		v.self = candidate{&d.self, v.services, e.score}
+		v.self = candidate{&d.self, e.policy, v.services, e.score}
 		v.best = &v.self
-		v.count++
+		v.candidates = append(v.candidates, &v.self)
 	}
 	for i := range e.claims {
 		c := &e.claims[i]
@@ -93,14 +101,14 @@ func (d *Decider) view(e *entry) *view {
 			}
 			continue
 		}
-		v.count++
-		other := &candidate{&c.peer.Host, c.services, c.score}
-		if v.best == nil || other.compare(v.best) > 0 {
+		other := &candidate{&c.peer.Host, c.policy, c.services, c.score}
+		v.candidates = append(v.candidates, other)
+		if v.best == nil || other.before(v.best) {
 			v.best = other
 		}
 		if c.owned {
 			v.oneWay = v.oneWay || c.peer.OneWay
-			if v.rival == nil || other.compare(v.rival) > 0 {
+			if v.rival == nil || other.before(v.rival) {
 				v.rival = other
 			}
 		}
@@ -164,5 +172,5 @@ func (d *Decider) keeps(addr netip.Addr, v *view, now time.Time) bool {
 		// The other owner believes that this host is dead, and would never give up.
 		return false
 	}
-	return v.self.compare(v.rival) > 0
+	return v.self.before(v.rival)
 }

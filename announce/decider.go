@@ -59,9 +59,10 @@ type peer struct {
 type entry struct {
 	score    float64 // of this host
 	claims   []claim // of others, in no order; as many as hosts have the VIP
-	reason   string  // of Eligible, as are services and mode
+	reason   string  // of Eligible, as are services, mode and policy
 	services int
 	mode     Mode
+	policy   Policy
 	here     bool // a VIP of this host
 	known    bool // some host has announced it
 
@@ -74,7 +75,7 @@ type entry struct {
 func (e *entry) owned() bool { return e.last.Here && e.last.Mode == L2 }
 
 func (e *entry) eligible(addr netip.Addr) Eligible {
-	return Eligible{Addr: addr, Mode: e.mode, Services: e.services, Reason: e.reason}
+	return Eligible{Addr: addr, Mode: e.mode, Policy: e.policy, Services: e.services, Reason: e.reason}
 }
 
 type claim struct {
@@ -82,6 +83,7 @@ type claim struct {
 	score    float64
 	services int
 	owned    bool
+	policy   Policy
 }
 
 // NewDecider returns the decider of the host with the given name and weight. It is listening.
@@ -147,7 +149,7 @@ func (d *Decider) SetEligible(v Eligible) {
 	if e.here && e.eligible(v.Addr) == v {
 		return
 	}
-	e.here, e.mode, e.services, e.reason = true, v.Mode, v.Services, intern(v.Reason)
+	e.here, e.mode, e.policy, e.services, e.reason = true, v.Mode, v.Policy, v.Services, intern(v.Reason)
 	d.todo.Add(v.Addr)
 }
 
@@ -246,8 +248,8 @@ func (d *Decider) SetClaim(host string, c Claim) (former Claim) {
 	e := d.entry(c.Addr)
 	e.claims = slices.DeleteFunc(e.claims, func(o claim) bool { return o.peer == p })
 	delete(p.vips, c.Addr)
-	if c.Services > 0 || c.Owned {
-		e.claims = append(e.claims, claim{p, score(host, c.Addr, p.Weight), c.Services, c.Owned})
+	if !c.IsEmpty() {
+		e.claims = append(e.claims, claim{p, score(host, c.Addr, p.Weight), c.Services, c.Owned, c.Policy})
 		p.vips[c.Addr] = struct{}{}
 	}
 	d.todo.Add(c.Addr)
@@ -274,7 +276,7 @@ func (d *Decider) claim(p *peer, addr netip.Addr) Claim {
 	if _, is := p.vips[addr]; is {
 		for _, c := range d.vips[addr].claims {
 			if c.peer == p {
-				return Claim{addr, c.services, c.owned}
+				return Claim{addr, c.services, c.owned, c.policy}
 			}
 		}
 	}

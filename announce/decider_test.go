@@ -1,6 +1,7 @@
 package announce
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
@@ -47,21 +48,24 @@ func (o *oracle) serves(addr netip.Addr) int {
 
 // first returns the best of some hosts for a VIP: "" without any.
 func (o *oracle) first(addr netip.Addr, who func(host string, c Claim) bool, self bool) (name string) {
-	var services int
-	var highest float64
-	consider := func(host string, n int, weight int) {
-		s := score(host, addr, weight)
-		if name == "" || n > services || n == services && s > highest {
-			name, services, highest = host, n, s
+	var best []float64
+	consider := func(host string, p Policy, n int, weight int) {
+		active := 1.0
+		if p.Standby {
+			active = 0
+		}
+		rank := []float64{active, float64(p.Priority), float64(n), score(host, addr, weight)}
+		if name == "" || slices.Compare(rank, best) > 0 {
+			name, best = host, rank
 		}
 	}
 	if self && !o.draining && o.serves(addr) > 0 {
-		consider("self", o.serves(addr), o.weight)
+		consider("self", o.here[addr].Policy, o.serves(addr), o.weight)
 	}
 	for host, claims := range o.claims {
 		c, h := claims[addr], o.hosts[host]
 		if h.Alive && !h.Draining && c.Services > 0 && who(host, c) {
-			consider(host, c.Services, h.Weight)
+			consider(host, c.Policy, c.Services, h.Weight)
 		}
 	}
 	return name
@@ -112,12 +116,13 @@ func TestDecisionsEqualThoseOfTheOracle(t *testing.T) {
 			claims: map[string]map[netip.Addr]Claim{}, owned: map[netip.Addr]bool{}, best: map[netip.Addr]time.Time{}}
 		got := map[netip.Addr]bool{}
 		flag := rapid.Bool()
+		policy := rapid.SampledFrom([]Policy{{Priority: 100}, {Priority: 100}, {Priority: 200}, {Priority: 200, Standby: true}})
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
 			addr := vipAt(rapid.IntRange(0, 5).Draw(t, "vip"))
 			host := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "host")
 			switch rapid.IntRange(0, 11).Draw(t, "op") {
 			case 0, 1:
-				v := Eligible{Addr: addr, Mode: rapid.SampledFrom([]Mode{L2, L2, L2, BGP, Off}).Draw(t, "mode"), Services: rapid.IntRange(0, 2).Draw(t, "services")}
+				v := Eligible{Addr: addr, Mode: rapid.SampledFrom([]Mode{L2, L2, L2, BGP, Off}).Draw(t, "mode"), Services: rapid.IntRange(0, 2).Draw(t, "services"), Policy: policy.Draw(t, "policy")}
 				d.SetEligible(v)
 				o.here[addr] = v
 			case 2:
@@ -131,7 +136,7 @@ func TestDecisionsEqualThoseOfTheOracle(t *testing.T) {
 					o.claims[host] = map[netip.Addr]Claim{}
 				}
 			case 5, 6, 7:
-				c := Claim{Addr: addr, Services: rapid.IntRange(0, 2).Draw(t, "services"), Owned: flag.Draw(t, "owned")}
+				c := Claim{Addr: addr, Services: rapid.IntRange(0, 2).Draw(t, "services"), Owned: flag.Draw(t, "owned"), Policy: policy.Draw(t, "policy")}
 				d.SetClaim(host, c)
 				if o.claims[host] != nil {
 					o.claims[host][addr] = c
@@ -182,6 +187,42 @@ func TestDecisionsEqualThoseOfTheOracle(t *testing.T) {
 	})
 }
 
+// The one rule of who owns a VIP. Each row comes before the next one, in every order of the rows.
+func TestOrderOfCandidates(t *testing.T) {
+	of := func(name string, priority uint8, standby bool, services int, score float64) *candidate {
+		return &candidate{host: &Host{Name: name}, policy: Policy{priority, standby}, services: services, score: score}
+	}
+	rows := []struct {
+		c   *candidate
+		why string // it comes after the row before
+	}{
+		{of("lb1", 200, false, 2, 0.1), ""},
+		{of("lb2", 200, false, 1, 0.9), byServices},
+		{of("lb4", 100, false, 3, 0.9), byPriority},
+		{of("lb3", 100, false, 3, 0.4), byHash},
+		{of("lb5", 100, false, 3, 0.4), byName},
+		{of("lb6", 0, false, 9, 1), byPriority},
+		{of("lb7", 255, true, 9, 1), byStandby},
+		{of("lb8", 100, true, 9, 1), byPriority},
+	}
+	for i := range rows {
+		for j := range rows {
+			order, why := rows[i].c.compare(rows[j].c)
+			if want := cmp.Compare(j, i); i != j && order != want || rows[i].c.before(rows[j].c) != (i < j) {
+				t.Errorf("%s and %s: %d, want %d", rows[i].c.host.Name, rows[j].c.host.Name, order, want)
+			}
+			if i == j-1 && why != rows[j].why {
+				t.Errorf("%s comes after %s: %q, want %q", rows[j].c.host.Name, rows[i].c.host.Name, why, rows[j].why)
+			}
+		}
+	}
+	expect.Equal(t, ranking([]*candidate{rows[6].c, rows[2].c, rows[0].c}),
+		"lb1 (priority 200, 2 services); lb4 (priority 100, 3 services): lower priority; lb7 (standby, priority 255, 9 services): standby")
+	expect.Equal(t, ranking([]*candidate{rows[6].c}), "")
+	many := slices.Repeat([]*candidate{rows[0].c}, maxRanked+2)
+	expect.Contains(t, ranking(many), "; and 2 more")
+}
+
 // two returns a decider and a VIP for which it ranks before or after host "b".
 func two(t *testing.T, before bool) (*Decider, netip.Addr) {
 	t.Helper()
@@ -206,24 +247,24 @@ func TestReasons(t *testing.T) {
 		owner  string
 	}{
 		"alone": {true, func(d *Decider, v netip.Addr) { d.Ready() }, "a: the only eligible host", "a"},
-		"best":  {true, func(d *Decider, v netip.Addr) { d.Ready(); d.SetClaim("b", Claim{v, 1, false}) }, "a: highest of 2 eligible", "a"},
-		"other": {false, func(d *Decider, v netip.Addr) { d.Ready(); d.SetClaim("b", Claim{v, 1, true}) }, "b: highest of 2 eligible", "b"},
+		"best":  {true, func(d *Decider, v netip.Addr) { d.Ready(); d.SetClaim("b", Claim{Addr: v, Services: 1}) }, "a: highest of 2 eligible", "a"},
+		"other": {false, func(d *Decider, v netip.Addr) { d.Ready(); d.SetClaim("b", Claim{Addr: v, Services: 1, Owned: true}) }, "b: highest of 2 eligible", "b"},
 		"draining": {false, func(d *Decider, v netip.Addr) {
 			d.Ready()
-			d.SetClaim("b", Claim{v, 1, false})
+			d.SetClaim("b", Claim{Addr: v, Services: 1})
 			d.SetHost(Host{Name: "b", Alive: true, Draining: true, Weight: 1})
 		}, "a: the only eligible host; b is draining", "a"},
-		"settling": {true, func(d *Decider, v netip.Addr) { d.SetClaim("b", Claim{v, 1, true}); d.Ready() }, "b: keeps it until a has settled", "b"},
+		"settling": {true, func(d *Decider, v netip.Addr) { d.SetClaim("b", Claim{Addr: v, Services: 1, Owned: true}); d.Ready() }, "b: keeps it until a has settled", "b"},
 		"dead": {false, func(d *Decider, v netip.Addr) {
 			d.Ready()
-			d.SetClaim("b", Claim{v, 1, true})
+			d.SetClaim("b", Claim{Addr: v, Services: 1, Owned: true})
 			d.SetHost(Host{Name: "b", Weight: 1})
 		}, "a: the only eligible host; b is dead", "a"},
 		"offline":   {true, func(d *Decider, v netip.Addr) { d.Ready(); d.SetOffline("eth0: no carrier") }, "no eligible host; a can't announce it: eth0: no carrier", ""},
 		"listening": {true, func(*Decider, netip.Addr) {}, "a is finding out what other hosts announce", ""},
 		"one-way": {true, func(d *Decider, v netip.Addr) {
 			d.Ready()
-			d.SetClaim("b", Claim{v, 1, true})
+			d.SetClaim("b", Claim{Addr: v, Services: 1, Owned: true})
 			d.SetHost(Host{Name: "b", Alive: true, OneWay: true, Weight: 1})
 		}, "b: does not receive heartbeats of a", "b"},
 	} {
@@ -251,7 +292,7 @@ func TestChangeCostsWhatChanges(t *testing.T) {
 	}
 	for i := range vips {
 		d.SetEligible(Eligible{Addr: vipAt(i), Mode: L2, Services: 1})
-		d.SetClaim(fmt.Sprint("h", i%8), Claim{vipAt(i), 1, false})
+		d.SetClaim(fmt.Sprint("h", i%8), Claim{Addr: vipAt(i), Services: 1})
 	}
 	decide := func() (evaluated uint64) {
 		before := d.Evaluated
@@ -265,8 +306,8 @@ func TestChangeCostsWhatChanges(t *testing.T) {
 	}{
 		"a VIP":            {func() { d.SetEligible(Eligible{Addr: vipAt(7), Mode: L2}) }, 1},
 		"the same VIP":     {func() { d.SetEligible(Eligible{Addr: vipAt(9), Mode: L2, Services: 1}) }, 0},
-		"a claim":          {func() { d.SetClaim("h3", Claim{vipAt(3), 1, true}) }, 1},
-		"the same claim":   {func() { d.SetClaim("h4", Claim{vipAt(4), 1, false}) }, 0},
+		"a claim":          {func() { d.SetClaim("h3", Claim{Addr: vipAt(3), Services: 1, Owned: true}) }, 1},
+		"the same claim":   {func() { d.SetClaim("h4", Claim{Addr: vipAt(4), Services: 1}) }, 0},
 		"a host dies":      {func() { d.SetHost(Host{Name: "h5", Weight: 1}) }, vips / 8},
 		"a host unchanged": {func() { d.SetHost(Host{Name: "h6", Alive: true, Weight: 1}) }, 0},
 	} {

@@ -35,16 +35,42 @@ func hash(host string, addr netip.Addr) uint64 {
 // candidate is a host that could own a VIP.
 type candidate struct {
 	host     *Host
+	policy   Policy
 	services int
 	score    float64
 }
 
-// compare orders candidates: positive if c comes before o. Hosts with most services of the VIP come
-// first, so that a VIP that services share moves to where most of them work.
-func (c *candidate) compare(o *candidate) int {
-	return cmp.Or(
-		cmp.Compare(c.services, o.services),
-		cmp.Compare(c.score, o.score),
-		-cmp.Compare(c.host.Name, o.host.Name), // never in practice
-	)
+// Reasons why a candidate comes after another one.
+const (
+	byStandby  = "standby"
+	byPriority = "lower priority"
+	byServices = "fewer services"
+	byHash     = "lower hash of host and VIP"
+	byName     = "name"
+)
+
+// compare orders candidates: positive if c comes before o, with the reason why the other one comes after. It is the one rule
+// of who owns a VIP, and equal on all hosts with the same claims. Hosts on standby come last. Then the priority counts, then
+// the number of services, so that a VIP that services share moves to where most of them work.
+func (c *candidate) compare(o *candidate) (order int, why string) {
+	switch {
+	case c.policy.Standby != o.policy.Standby:
+		if c.policy.Standby {
+			return -1, byStandby
+		}
+		return 1, byStandby
+	case c.policy.Priority != o.policy.Priority:
+		return cmp.Compare(c.policy.Priority, o.policy.Priority), byPriority
+	case c.services != o.services:
+		return cmp.Compare(c.services, o.services), byServices
+	case c.score != o.score:
+		return cmp.Compare(c.score, o.score), byHash
+	}
+	return -cmp.Compare(c.host.Name, o.host.Name), byName // never in practice
+}
+
+// before reports whether c comes before o.
+func (c *candidate) before(o *candidate) bool {
+	order, _ := c.compare(o)
+	return order > 0
 }

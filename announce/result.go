@@ -7,7 +7,8 @@ import (
 
 // The states of an announcement at a place. Layer 2 has others, see package l2.
 const (
-	StateAnnounced = "announced" // layer 2: frames were sent, and no other station has the VIP; BGP: the UPDATE was sent
+	// Layer 2: frames were sent, and no other station has the VIP. BGP: the UPDATE was sent. Routes: the kernel has the route.
+	StateAnnounced = "announced"
 	StateWaiting   = "waiting"
 	StateConflict  = "conflict" // another station has the VIP
 )
@@ -17,7 +18,7 @@ const sendSlack = time.Second
 
 // Result returns what becomes of an announcement of this host at p, which is a session with a router.
 func (p *Peer) Result(n *Announcement) Announced {
-	r := Announced{Place: Place{n.Addr, p.Name}, State: StateAnnounced, Since: p.Since}
+	r := Announced{Place: Place{n.Addr, p.Name}, State: StateAnnounced, Since: p.Since, Negotiated: p.Negotiated}
 	if n.Since.After(r.Since) {
 		r.Since = n.Since
 	}
@@ -41,8 +42,7 @@ func FamilyIndex(a netip.Addr) int {
 }
 
 // Outcome returns the state of a VIP that this host is to announce, of its results at all places, and the reason of a state
-// other than announced. One place at which it is announced is enough, but a conflict at one is a conflict. Routes have no
-// places but those that failed.
+// other than announced. One place at which it is announced is enough, but a conflict at one is a conflict.
 func Outcome(m Mode, places []Announced) (state, reason string) {
 	if len(places) == 0 {
 		switch m {
@@ -51,7 +51,7 @@ func Outcome(m Mode, places []Announced) (state, reason string) {
 		case BGP:
 			return StateWaiting, "there is no session with a router"
 		}
-		return StateAnnounced, ""
+		return StateWaiting, "the route has not been set yet"
 	}
 	for i, p := range places {
 		switch {

@@ -30,7 +30,7 @@ func TestResultAtASession(t *testing.T) {
 		"nothing is sent yet": {with(func(p *Peer) { p.Sending = p.Since }), "10.96.0.1", early, StateWaiting, "the router has not read what this host sends", up.Since},
 	} {
 		got := c.p.Result(&Announcement{Addr: netip.MustParseAddr(c.vip), Mode: BGP, Here: true, Since: c.since})
-		expect.Equal(t, got, Announced{Place{netip.MustParseAddr(c.vip), "10.0.0.254"}, c.state, c.reason, c.at}, "%s", name)
+		expect.Equal(t, got, Announced{Place: Place{netip.MustParseAddr(c.vip), "10.0.0.254"}, State: c.state, Reason: c.reason, Since: c.at}, "%s", name)
 	}
 }
 
@@ -44,7 +44,8 @@ func TestOutcome(t *testing.T) {
 		places        []Announced
 		state, reason string
 	}{
-		{Routes, nil, StateAnnounced, ""},
+		{Routes, nil, StateWaiting, "the route has not been set yet"},
+		{Routes, []Announced{a}, StateAnnounced, ""},
 		{Routes, []Announced{b}, StateWaiting, "b: silence"},
 		{L2, nil, StateWaiting, "the announcer has not begun"},
 		{BGP, nil, StateWaiting, "there is no session with a router"},

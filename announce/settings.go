@@ -2,6 +2,7 @@ package announce
 
 import (
 	"encoding/json"
+	"fmt"
 	"hash/fnv"
 	"net/netip"
 	"reflect"
@@ -40,6 +41,28 @@ type Pool struct {
 	Name  string         `json:"name"`
 	Mode  Mode           `json:"mode"`
 	CIDRs []netip.Prefix `json:"cidrs"`
+	// The following are this host's own. The agent applies them, and they are not sent to the announcer.
+	Policy      Policy `json:"-"`
+	MinBackends Least  `json:"-"`
+}
+
+// Least is how many backends of a service must be usable before this host may announce its VIPs. The zero value is one.
+type Least struct {
+	Number  int
+	Percent int // of all backends of the service that are not being removed, rounded up; 0 to 100
+}
+
+// Of returns the number for a service with this many backends: at least 1.
+func (l Least) Of(backends int) int {
+	return max(1, l.Number, (backends*l.Percent+99)/100)
+}
+
+// String returns "2" or "50%".
+func (l Least) String() string {
+	if l.Percent > 0 {
+		return fmt.Sprintf("%d%%", l.Percent)
+	}
+	return fmt.Sprint(max(1, l.Number))
 }
 
 // BGPPeer is a router to announce routes to. It is valid: the configuration has been checked, which has no

@@ -48,10 +48,20 @@ func (m *Mode) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is not a mode", text)
 }
 
+// DefaultPriority is the priority of a host without another one.
+const DefaultPriority = 100
+
+// Policy is the operator's choice of a host for a VIP at layer 2.
+type Policy struct {
+	Priority uint8 // a host with a higher one owns first
+	Standby  bool  // the host owns only if no host without it can
+}
+
 // Eligible is a VIP of this host, and whether the host may announce it.
 type Eligible struct {
-	Addr netip.Addr
-	Mode Mode
+	Addr   netip.Addr
+	Mode   Mode
+	Policy Policy
 	// Services is how many services of the VIP this host serves: each has a frontend on the VIP
 	// that is usable and applied. With 0, the host must not announce the VIP.
 	Services int
@@ -78,18 +88,26 @@ type Claim struct {
 	Addr     netip.Addr
 	Services int  // as in Eligible
 	Owned    bool // it announces the VIP at layer 2
+	Policy   Policy
 }
+
+// IsEmpty reports whether the host has nothing to say of the VIP. Its policy means nothing then.
+func (c Claim) IsEmpty() bool { return c.Services == 0 && !c.Owned }
 
 // Announcement is the decision for one VIP.
 type Announcement struct {
-	Addr  netip.Addr
-	Mode  Mode
-	Here  bool   // this host announces it
-	Owner string // L2: the host that announces it; "": none is known
+	Addr   netip.Addr
+	Mode   Mode
+	Here   bool   // this host announces it
+	Policy Policy // of this host
+	Owner  string // L2: the host that announces it; "": none is known
 	// Services is how many services of the VIP this host offers to announce it for.
 	Services int
 	Why      string
-	Since    time.Time // of Here and Owner
+	// Ranking is L2: the hosts that could own the VIP, best first, each with what ranks it below the one before; "" for
+	// fewer than two.
+	Ranking string
+	Since   time.Time // of Here and Owner
 	// New says that no host has announced the VIP before, as far as this host knows.
 	New bool
 }
@@ -102,7 +120,7 @@ func NewPrefixes() *table.Table[netip.Prefix, netip.Prefix] {
 	return table.New(new(table.Clock), func(p *netip.Prefix) netip.Prefix { return *p }, func(a, b netip.Prefix) bool { return a == b })
 }
 
-// Place is where a VIP is announced: an interface at layer 2, and a session or routing table otherwise.
+// Place is where a VIP is announced: an interface at layer 2, a session with a router, or the routing table.
 type Place struct {
 	Addr netip.Addr
 	At   string
@@ -114,6 +132,8 @@ type Announced struct {
 	State  string // StateAnnounced or another one
 	Reason string
 	Since  time.Time
+
+	Negotiated string // of a session with a router, as that of its Peer
 }
 
 // KeyOfAnnounced returns the key of a row.
@@ -157,6 +177,8 @@ type Peer struct {
 	VIPs []netip.Addr
 	Lost uint64 // heartbeats that did not arrive
 
+	// Negotiated is what a session with a router has negotiated, in words; "" if it is not established.
+	Negotiated string
 	// Of a session with a router: why it carries no VIPs of IPv4 and of IPv6; "": it does, if it is up.
 	Lacks [2]string
 	// Sending is when everything had been sent for the last time, while something waits for the router to read; zero: nothing

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/ironvip/ironvip/internal/text"
 )
 
 // why returns the reason for the announcement of a VIP in words: "lb2: highest of 3 eligible; lb1 is
@@ -22,9 +24,9 @@ func (d *Decider) why(e *entry, v *view, here bool) string {
 	case here && v.best != &v.self:
 		parts = append(parts, fmt.Sprintf("%s: keeps it until %s has settled", d.self.Name, v.best.host.Name))
 	case here:
-		parts = append(parts, d.self.Name+": "+highest(v.count))
+		parts = append(parts, d.self.Name+": "+highest(len(v.candidates)))
 	case owner != "" && v.best != nil && v.best.host.Name == owner:
-		parts = append(parts, owner+": "+highest(v.count))
+		parts = append(parts, owner+": "+highest(len(v.candidates)))
 	case owner != "" && v.oneWay:
 		parts = append(parts, fmt.Sprintf("%s: does not receive heartbeats of %s", owner, d.self.Name))
 	case owner != "" && v.best == nil:
@@ -46,6 +48,37 @@ func highest(hosts int) string {
 		return "the only eligible host"
 	}
 	return fmt.Sprintf("highest of %d eligible", hosts)
+}
+
+// maxRanked bounds the hosts that a ranking names.
+const maxRanked = 8
+
+// ranking returns the order of candidates in words: "lb1 (priority 200, 1 service); lb2 (priority 100, 1 service): lower
+// priority". It sorts them.
+func ranking(all []*candidate) string {
+	if len(all) < 2 {
+		return ""
+	}
+	slices.SortFunc(all, func(a, b *candidate) int { order, _ := b.compare(a); return order })
+	var b strings.Builder
+	for i, c := range all[:min(len(all), maxRanked)] {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		fmt.Fprintf(&b, "%s (", c.host.Name)
+		if c.policy.Standby {
+			b.WriteString("standby, ")
+		}
+		fmt.Fprintf(&b, "priority %d, %s)", c.policy.Priority, text.Plural(c.services, "service"))
+		if i > 0 {
+			_, why := all[i-1].compare(c)
+			b.WriteString(": " + why)
+		}
+	}
+	if more := len(all) - maxRanked; more > 0 {
+		fmt.Fprintf(&b, "; and %d more", more)
+	}
+	return b.String()
 }
 
 // obstacles returns what keeps hosts from owning a VIP, this host first and the others by name.
@@ -93,7 +126,7 @@ func (d *Decider) whyRoute(e *entry, v *view) string {
 	if e.mode == Off {
 		return "announcing is off for its pool"
 	}
-	return fmt.Sprintf("%s: eligible, like %s", d.self.Name, others(v.count-1))
+	return fmt.Sprintf("%s: eligible, like %s", d.self.Name, others(len(v.candidates)-1))
 }
 
 func others(n int) string {

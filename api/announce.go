@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/ironvip/ironvip/api/request"
 
@@ -69,6 +70,9 @@ func (s *Server) announcement(addr netip.Addr, places map[netip.Addr][]announce.
 		return v1.Announcement{}, false
 	}
 	out := v1.Announcement{VIP: addr, Mode: n.Mode.String(), Here: n.Here, Owner: n.Owner, Why: n.Why, Services: n.Services, Since: n.Since.UTC(), Places: []v1.AnnouncementPlace{}, Revision: rev}
+	if n.Ranking != "" {
+		out.Ranking = strings.Split(n.Ranking, "; ")
+	}
 	results := places[addr]
 	if n.Mode == announce.BGP && n.Here {
 		for key, p := range s.Announcing.Peers.All() {
@@ -78,7 +82,7 @@ func (s *Server) announcement(addr netip.Addr, places map[netip.Addr][]announce.
 		}
 	}
 	for _, p := range results {
-		out.Places = append(out.Places, v1.AnnouncementPlace{At: p.At, State: p.State, Reason: p.Reason, Since: p.Since.UTC()})
+		out.Places = append(out.Places, v1.AnnouncementPlace{At: p.At, State: p.State, Reason: p.Reason, Since: p.Since.UTC(), Negotiated: p.Negotiated})
 	}
 	slices.SortFunc(out.Places, func(a, b v1.AnnouncementPlace) int { return cmp.Compare(a.At, b.At) })
 	switch {
@@ -117,7 +121,7 @@ func (s *Server) listAnnouncePeers(_ context.Context, in *request.Paging) (out v
 	out.Items, out.Next, err = request.Page(*in, peerOrder, request.Keys(s.Announcing.Peers.All(), request.All), func(k announce.PeerKey) (v1.AnnouncePeer, bool) {
 		p, _, ok := s.Announcing.Peers.Get(k)
 		return v1.AnnouncePeer{Kind: string(p.Kind), Name: p.Name, Address: p.Address, State: p.State, Up: p.Up, Since: p.Since.UTC(), Reason: p.Reason, Hint: p.Hint,
-			Draining: p.Draining, Weight: p.Weight, Eligible: p.Eligible, Owned: p.Owned, Lost: p.Lost}, ok
+			Draining: p.Draining, Weight: p.Weight, Eligible: p.Eligible, Owned: p.Owned, Lost: p.Lost, Negotiated: p.Negotiated}, ok
 	})
 	return out, err
 }

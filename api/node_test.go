@@ -46,7 +46,7 @@ func TestLeasesAndPools(t *testing.T) {
 	})
 	expect.True(t, one.Until != nil, "after delete: %+v", one)
 	pools := decode[v1.PoolList](r, "GET", v1.PathPools, "")
-	if len(pools.Items) != 1 || pools.Items[0].Name != "lan" || pools.Items[0].Size != 254 || pools.Items[0].Used != 1 || pools.Items[0].Cooling != 1 {
+	if len(pools.Items) != 1 || pools.Items[0].Name != "lan" || pools.Items[0].Size != 256 || pools.Items[0].Used != 1 || pools.Items[0].Cooling != 1 {
 		t.Errorf("%+v", pools)
 	}
 }

@@ -31,7 +31,6 @@ func TestReservation(t *testing.T) {
 		`{"address":"192.0.2.200","for":"web"}`:   "409 address_taken address",
 		`{"address":"192.0.2.200"}`:               "409 address_taken address",
 		`{"address":"10.0.0.1"}`:                  "422 invalid_reservation address",
-		`{"address":"192.0.2.255"}`:               "422 invalid_reservation address",
 		`{"address":"nowhere"}`:                   "422 invalid_reservation address",
 		`{"address":"fe80::1%eth0"}`:              "422 invalid_reservation address",
 		`{"pool":"none"}`:                         "422 invalid_reservation pool",

@@ -28,12 +28,16 @@ type Announce struct {
 	Listen     string        `toml:"listen"`     // UDP address of the heartbeats
 	KeyFile    string        `toml:"key_file"`   // the shared secrets, one a line; the first one signs
 	Weight     int           `toml:"weight"`     // this host's share of the VIPs
-	Heartbeat  spec.Duration `toml:"heartbeat"`
-	Missed     int           `toml:"missed"` // heartbeats in a row without which a host is dead
-	Settle     spec.Duration `toml:"settle"`
-	Hold       spec.Duration `toml:"hold"`
-	Socket     string        `toml:"socket"` // of the announcer
-	BGP        []BGPPeer     `toml:"bgp"`
+	Priority   int           `toml:"priority"`   // L2: the host with the highest one owns; a pool may differ, as in the next two
+	Standby    bool          `toml:"standby"`    // L2: this host owns only what no other host can
+	// MinBackends is how many backends of a service must be usable.
+	MinBackends Least         `toml:"min_backends"`
+	Heartbeat   spec.Duration `toml:"heartbeat"`
+	Missed      int           `toml:"missed"` // heartbeats in a row without which a host is dead
+	Settle      spec.Duration `toml:"settle"`
+	Hold        spec.Duration `toml:"hold"`
+	Socket      string        `toml:"socket"` // of the announcer
+	BGP         []BGPPeer     `toml:"bgp"`
 }
 
 // BGPPeer is [[announce.bgp]]: a router.
@@ -87,12 +91,13 @@ const (
 	MaxSettle    = time.Hour
 	MaxHold      = 24 * time.Hour
 	MaxWeight    = 1000
+	MaxPriority  = 255
 	minSecret    = 16 // bytes
 	maxASN       = 1<<32 - 1
 )
 
 func newAnnounce() Announce {
-	return Announce{Mode: announce.Off.String(), Listen: ":" + strconv.Itoa(DefaultAnnouncePort), Weight: 1, Heartbeat: spec.Duration(100 * time.Millisecond), Missed: 3,
+	return Announce{Mode: announce.Off.String(), Listen: ":" + strconv.Itoa(DefaultAnnouncePort), Weight: 1, Priority: announce.DefaultPriority, MinBackends: Least{announce.Least{Number: 1}}, Heartbeat: spec.Duration(100 * time.Millisecond), Missed: 3,
 		Settle: spec.Duration(10 * time.Second), Hold: spec.Duration(5 * time.Minute), Socket: control.DefaultSocket}
 }
 
@@ -107,6 +112,23 @@ func (c *Config) AnnounceMode(p *Pool) announce.Mode {
 	return m
 }
 
+// AnnouncePool returns how this host announces a pool's VIPs.
+func (c *Config) AnnouncePool(p *Pool) announce.Pool {
+	a := &c.Announce
+	priority, standby, least := a.Priority, a.Standby, a.MinBackends
+	if p.Priority != nil {
+		priority = *p.Priority
+	}
+	if p.Standby != nil {
+		standby = *p.Standby
+	}
+	if p.MinBackends != nil {
+		least = *p.MinBackends
+	}
+	return announce.Pool{Name: p.Name, Mode: c.AnnounceMode(p), CIDRs: p.CIDRs,
+		Policy: announce.Policy{Priority: uint8(priority), Standby: standby}, MinBackends: least.Least}
+}
+
 // Announces reports whether any pool is announced by one of the modes; without modes, by any.
 func (c *Config) Announces(modes ...announce.Mode) bool {
 	return slices.ContainsFunc(c.Pools, func(p Pool) bool {
@@ -118,9 +140,14 @@ func (c *Config) Announces(modes ...announce.Mode) bool {
 func (c *Config) checkAnnounce(doc *tomlfile.Checker) {
 	a, t := &c.Announce, doc.In("announce")
 	t.Choice("mode", a.Mode, announce.Modes()...)
+	between(t, "priority", a.Priority, 0, MaxPriority)
 	for i := range c.Pools {
-		if mode := c.Pools[i].Announce; mode != "" {
-			doc.In(strict.Index("pool", i)).Choice("announce", mode, announce.Modes()...)
+		p, t := &c.Pools[i], doc.In(strict.Index("pool", i))
+		if p.Announce != "" {
+			t.Choice("announce", p.Announce, announce.Modes()...)
+		}
+		if p.Priority != nil {
+			between(t, "announce_priority", *p.Priority, 0, MaxPriority)
 		}
 	}
 	t.List("interfaces", a.Interfaces, func(key, name string) {

@@ -128,6 +128,11 @@ type Pool struct {
 	Exclude    []netip.Prefix `toml:"exclude"`
 	AutoAssign bool           `toml:"auto_assign"` // for services that name no pool; default true
 	Announce   string         `toml:"announce"`    // the mode of announcing; "": as [announce]
+
+	// Of announcing; nil: as [announce].
+	Priority    *int   `toml:"announce_priority"`
+	Standby     *bool  `toml:"announce_standby"`
+	MinBackends *Least `toml:"announce_min_backends"`
 }
 
 // Defaults implements strict.Defaulter.

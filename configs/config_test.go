@@ -257,11 +257,16 @@ func TestParseRefuses(t *testing.T) {
 		{"pool without anything", "[[pool]]", []string{`c.toml:1: pool[0].name: pool name: a name is needed`, `c.toml:1: pool[0].cidrs: pool "" has no ranges`}},
 		{"pool name", "[[pool]]\nname = 'A B'\ncidrs = ['192.0.2.0/24']", []string{`c.toml:2: pool[0].name: pool name: "A B" is not a DNS label`}},
 		{"pool twice", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\n[[pool]]\nname = 'a'\ncidrs = ['198.51.100.0/24']", []string{`c.toml:5: pool[1].name: pool "a" is defined twice: c.toml:1 and c.toml:4 | give one`}},
-		{"pool ranges", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0',\n'192.0.2.1/24', 'x',\n'0.0.0.0/0', '224.0.0.0/8', '::ffff:10.0.0.0/104', 'fe80::/10']", []string{
+		{"pool ranges", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0',\n'192.0.2.1/24', 'x',\n'10.0.0.9-10.0.0.8']", []string{
 			`c.toml:3: pool[0].cidrs[0]: "192.0.2.0" is not a range of addresses | for this one address write 192.0.2.0/32`,
 			`c.toml:4: pool[0].cidrs[1]: 192.0.2.1/24 is not the first address of its range | write 192.0.2.0/24, or 192.0.2.1/32`,
-			`c.toml:4: pool[0].cidrs[2]: "x" is not a range of addresses`, `c.toml:5: pool[0].cidrs[3]: pool "a" 0.0.0.0/0 reaches into`,
-			`c.toml:5: pool[0].cidrs[4]: pool "a" 224.0.0.0/8 reaches`, `c.toml:5: pool[0].cidrs[5]: pool "a" ::ffff:10.0.0.0/104 reaches`, `c.toml:5: pool[0].cidrs[6]: pool "a" fe80::/10 reaches`}},
+			`c.toml:4: pool[0].cidrs[2]: "x" is not a range of addresses`, `c.toml:5: pool[0].cidrs[3]: "10.0.0.9-10.0.0.8" is not a range of addresses | write its first and its last`}},
+		{"pool addresses", "[[pool]]\nname = 'a'\ncidrs = ['0.0.0.0/0',\n'224.0.0.0/8', '::ffff:10.0.0.0/104', 'fe80::/10', '192.0.2.7-192.0.2.9', '192.0.2.8/32']", []string{
+			`c.toml:3: pool[0].cidrs: pool "a" 0.0.0.0/0 reaches into`, `c.toml:3: pool[0].cidrs: pool "a" 224.0.0.0/8 reaches`, `c.toml:3: pool[0].cidrs: pool "a" ::ffff:10.0.0.0/104 reaches`,
+			`c.toml:3: pool[0].cidrs: pool "a" fe80::/10 reaches`, `c.toml:3: pool[0].cidrs: pool "a" 192.0.2.8/32 overlaps 192.0.2.8/31 of the same pool`}},
+		{"policy", "[announce]\npriority = 256\nmin_backends = 0\nstandby = 1\n[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\nannounce_priority = -1\nannounce_min_backends = '101%'", []string{
+			`c.toml:2: announce.priority: 256 is out of bounds | use 0 to 255`, `c.toml:3: announce.min_backends: must be a number or a share of backends | use 1 to 10000, or "1%" to "100%"`,
+			`c.toml:4: announce.standby: wants true or false, has the number 1`, `c.toml:8: pool[0].announce_priority: -1 is out of bounds`, `c.toml:9: pool[0].announce_min_backends: "101%" is not a share of backends`}},
 		{"exclude", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\nexclude = ['192.0.2.1/28']", []string{`c.toml:4: pool[0].exclude[0]: 192.0.2.1/28 is not the first address of its range`}},
 		{"pod ranges", "[ipam]\npod_cidrs = ['0.0.0.0/0', 'ff00::/8']", []string{`c.toml:2: ipam.pod_cidrs[0]: 0.0.0.0/0 has addresses that no pod`, `c.toml:2: ipam.pod_cidrs[1]: ff00::/8 has`}},
 		{"health", "[health]\ndefault = 'http'\nexec = 1\nmetrics = false", []string{`c.toml:2: health.default: "http" is not a known value | use tcp, none`,

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -73,3 +74,29 @@ func (r *PortRange) FromTree(raw any) error {
 
 // String returns "30000-32767".
 func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
+
+// Least is a number of backends, 2, or a share of them, "50%".
+type Least struct{ announce.Least }
+
+// FromTree implements strict.Value.
+func (l *Least) FromTree(raw any) error {
+	p := vip.Problem{Code: vip.CodeInvalid, Message: "must be a number or a share of backends", Hint: `use 1 to 10000, or "1%" to "100%"`}
+	if s, ok := raw.(string); ok {
+		p.Message = strict.Quote(s) + " is not a share of backends"
+		digits, found := strings.CutSuffix(s, "%")
+		n, err := strconv.Atoi(digits)
+		if !found || err != nil || n < 1 || n > 100 {
+			return p
+		}
+		l.Least = announce.Least{Percent: n}
+		return nil
+	}
+	n, err := strict.Int(raw)
+	if err != nil || n < 1 || n > maxLeast {
+		return p
+	}
+	l.Least = announce.Least{Number: n}
+	return nil
+}
+
+const maxLeast = 10_000

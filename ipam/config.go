@@ -74,6 +74,7 @@ type Reason string
 const (
 	OwnAddress Reason = "own_address" // the host has the address
 	Gateway    Reason = "gateway"     // of the host
+	SubnetEnd  Reason = "subnet_end"  // network or broadcast address of a subnet of the host
 	Overlap    Reason = "overlap"     // the configuration or a source says that the range is in use
 )
 
@@ -86,7 +87,7 @@ type PoolStatus struct {
 	Cooling  uint64
 	Reserved uint64 // and not held
 	HeldOut  uint64 // part of Size that is not allocated because something else has it
-	// HeldOutRanges are these addresses and why, with the network and broadcast addresses among them; at most 256.
+	// HeldOutRanges are these addresses and why; at most 256.
 	HeldOutRanges []HeldOut
 	Free          uint64
 	Alarms        []vip.Problem // sorted

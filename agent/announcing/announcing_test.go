@@ -33,6 +33,8 @@ type bench struct {
 	dir   string
 	cfg   *configs.Config
 	hosts int // of the fleet
+
+	network *table.Table[struct{}, hostnet.Snapshot] // of the host
 }
 
 var host = hostnet.Snapshot{Addrs: []hostnet.Addr{
@@ -55,6 +57,7 @@ func newBench(t *testing.T, fleet bool, text string) *bench {
 	clock := &table.Clock{}
 	hosts := table.New(clock, hostnet.KeyOf, hostnet.Same)
 	hosts.Set(host)
+	b.network = hosts
 	b.Announcing = New(Options{Config: func() *configs.Config { return b.cfg }, Store: records, Fleet: fleet, Balancers: func() int { return b.hosts }, Host: hosts,
 		Applied: table.New(clock, reconcile.KeyOfApplied, nil), Synced: make(chan struct{}), Healthy: func() bool { return true }, Forwards: func() bool { return true },
 		Clock: clock, Events: event.NewLog(100, time.Now), Log: slog.New(slog.DiscardHandler)})
@@ -113,6 +116,27 @@ func TestSettingsOfAPair(t *testing.T) {
 	if s, _ := b.Settings(); !s.Draining || !table.IsClosed(changed) {
 		t.Error("the drain is not in the settings")
 	}
+}
+
+// A pool differs from [announce] in what it states, and the digest that all hosts share doesn't have it.
+func TestPolicyOfPools(t *testing.T) {
+	b := newBench(t, false, pair)
+	b.write(t, "key", "0123456789abcdef")
+	b.update()
+	s, _ := b.Settings()
+	digest := s.Digest()
+	text := strings.Replace(pair, `mode = "l2"`, "mode = \"l2\"\npriority = 150\nstandby = true\nmin_backends = \"50%\"", 1)
+	b.configure(t, strings.Replace(text, `announce = "off"`, "announce_priority = 0\nannounce_standby = false\nannounce_min_backends = 2", 1))
+	b.update()
+	s, _ = b.Settings()
+	expect.Equal(t, s.Pools[0].Policy, announce.Policy{Priority: 150, Standby: true})
+	expect.Equal(t, s.Pools[0].MinBackends, announce.Least{Percent: 50})
+	expect.Equal(t, s.Pools[1].Policy, announce.Policy{})
+	expect.Equal(t, s.Pools[1].MinBackends, announce.Least{Number: 2})
+	b.configure(t, text)
+	b.update()
+	s, _ = b.Settings()
+	expect.Equal(t, s.Digest(), digest, "digest")
 }
 
 // Without its secret, a host of a pair must not believe that it is alone.
@@ -199,6 +223,40 @@ func TestChecks(t *testing.T) {
 	must.Succeed(t, off.Nodes.SetDrain(t.Context(), off.cfg.Node.Name, true, ""))
 	if c := off.Checks(); len(c) != 1 || !strings.Contains(c[0].Message, "drains") {
 		t.Errorf("%+v", c)
+	}
+}
+
+// Two interfaces that announce in one subnet answer with two link addresses, which status says.
+func TestTwoInterfacesOnOneLAN(t *testing.T) {
+	b := newBench(t, false, pair)
+	b.write(t, "key", "0123456789abcdef")
+	for _, c := range []struct {
+		more  []string // "LINK PREFIX"
+		extra string   // of [announce]
+		want  string
+	}{
+		{more: []string{"eth1 fe80::2/64", "ironvip0 10.0.0.78/24", "eth1 10.0.0.200/32", "eth1 10.1.0.1/24"}},
+		{more: []string{"eth1 10.0.0.10/24"}, want: "eth0 and eth1 are on one LAN, 10.0.0.0/24: VIPs there are answered for with the link address of each of them"},
+		{more: []string{"eth1 10.0.0.10/24"}, extra: `interfaces = ["eth0"]`},
+		{more: []string{"eth1 2001:db8::2/64"}, extra: `interfaces = ["eth0", "eth1"]`, want: "eth0 and eth1 are on one LAN, 2001:db8::/64:"},
+	} {
+		s := hostnet.Snapshot{Addrs: slices.Clone(host.Addrs)}
+		for _, line := range c.more {
+			link, prefix, _ := strings.Cut(line, " ")
+			s.Addrs = append(s.Addrs, hostnet.Addr{Prefix: netip.MustParsePrefix(prefix), Link: link})
+		}
+		b.network.Set(s)
+		b.configure(t, strings.Replace(pair, `key_file = "key"`, "key_file = \"key\"\n"+c.extra, 1))
+		b.update()
+		got := ""
+		for _, p := range b.Checks()[0].Problems {
+			if strings.Contains(p.Message, "on one LAN") {
+				got += p.Message
+			}
+		}
+		if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+			t.Errorf("%v, %s: %q, want %q", c.more, c.extra, got, c.want)
+		}
 	}
 }
 

@@ -41,8 +41,7 @@ func (a *Announcing) compute() (announce.Settings, nodes.Own, error) {
 		s.Hold = min(s.Hold, holdProxy)
 	}
 	for i := range cfg.Pools {
-		p := &cfg.Pools[i]
-		s.Pools = append(s.Pools, announce.Pool{Name: p.Name, Mode: cfg.AnnounceMode(p), CIDRs: p.CIDRs})
+		s.Pools = append(s.Pools, cfg.AnnouncePool(&cfg.Pools[i]))
 	}
 	var errs []error
 	if s.Uses(announce.BGP) {

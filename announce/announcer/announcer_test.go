@@ -21,11 +21,13 @@ import (
 	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/internal/mirror"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // fakeOutput is an output that remembers what it was told.
@@ -345,3 +347,36 @@ func TestRoutesOfAnEarlierRun(t *testing.T) {
 	}
 	expect.Equal(t, removed, 2, "removed %d times, want the failure and a success", removed)
 }
+
+// The results of routes are those of their announcements.
+func TestResultsOfRoutes(t *testing.T) {
+	a := New(Options{Socket: filepath.Join(t.TempDir(), "control.sock"), Log: slog.New(slog.DiscardHandler)})
+	o := newRoutes(a)
+	applied := table.New(new(table.Clock), func(r *reconcile.Applied[netip.Prefix]) netip.Prefix { return r.Tried.Value }, nil)
+	feed := applied.Watch()
+	defer feed.Close()
+	prefix := netip.MustParsePrefix("10.96.0.1/32")
+	state := func(want, wantReason string) {
+		t.Helper()
+		batch, _ := feed.TryNext()
+		o.report(batch)
+		var places []announce.Announced
+		for _, r := range a.tables.Announced.All() {
+			places = append(places, r)
+		}
+		got, reason := announce.Outcome(announce.Routes, places)
+		expect.Equal(t, [2]string{got, reason}, [2]string{want, wantReason}, "outcome")
+	}
+	row := reconcile.Applied[netip.Prefix]{Tried: &table.Row[netip.Prefix]{Value: prefix}}
+	state(announce.StateWaiting, "the route has not been set yet")
+	row.Problem = &refusedRoute
+	applied.Set(row)
+	state(announce.StateWaiting, "table 179: no buffer space available")
+	row.Problem = nil
+	applied.Set(row)
+	state(announce.StateAnnounced, "")
+	applied.Delete(prefix)
+	state(announce.StateWaiting, "the route has not been set yet")
+}
+
+var refusedRoute = vip.Problem{Message: "no buffer space available"}

@@ -136,7 +136,7 @@ func (o *bgpOutput) rows() (all []announce.Peer) {
 	for _, s := range o.speaker.Sessions() {
 		row := announce.Peer{PeerKey: announce.PeerKey{Kind: announce.BGPSession, Name: s.Peer}, State: s.State.String(), Up: s.State == session.Established,
 			Since: s.Since, Reason: s.Reason, Hint: s.Hint, Draining: s.Draining, Owned: s.Prefixes[message.IPv4] + s.Prefixes[message.IPv6],
-			Lacks: s.Lacks, Sending: s.Sending}
+			Negotiated: s.Negotiated(), Lacks: s.Lacks, Sending: s.Sending}
 		if s.Address.IsValid() {
 			row.Address = s.Address.String()
 		}

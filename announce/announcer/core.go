@@ -51,7 +51,7 @@ func (c *core) step(now time.Time, packets []heartbeat.Packet) time.Time {
 	}
 	c.decider.Decide(now, func(a announce.Announcement, gone bool) {
 		if c.exchange != nil {
-			claim := announce.Claim{Addr: a.Addr, Services: a.Services, Owned: a.Here && a.Mode == announce.L2}
+			claim := announce.Claim{Addr: a.Addr, Services: a.Services, Owned: a.Here && a.Mode == announce.L2, Policy: a.Policy}
 			if gone {
 				claim = announce.Claim{Addr: a.Addr}
 			}

@@ -3,11 +3,15 @@ package announcer
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/routes"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/plane/reconcile"
 )
 
 // routesOutput keeps a route for each VIP, which a router on this host exports.
@@ -42,7 +46,53 @@ func (o *routesOutput) configure(s *announce.Settings) error {
 	speaker := routes.New(o.routeSet, o.a.log)
 	o.speaker, o.stop, o.clean = speaker, stop, false
 	o.running.Go(func() { _ = speaker.Run(ctx) }) // it ends with the context only
+	o.running.Go(func() { o.follow(ctx, speaker) })
 	return nil
+}
+
+// placeOfRoutes is where routes are announced.
+var placeOfRoutes = fmt.Sprintf("table %d", routes.DefaultTable)
+
+// follow reports the results of routes until the context ends.
+func (o *routesOutput) follow(ctx context.Context, speaker *routes.Speaker) {
+	feed := speaker.Results().Watch()
+	defer feed.Close()
+	for {
+		batch, more := feed.TryNext()
+		if len(batch) > 0 {
+			o.a.mail.post(func() {
+				if o.speaker == speaker {
+					o.report(batch)
+				}
+			})
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-more:
+		}
+	}
+}
+
+// report shows the results of changed routes.
+func (o *routesOutput) report(batch []table.Change[reconcile.Applied[netip.Prefix]]) {
+	for i := range batch {
+		addr, problem := batch[i].Value.Tried.Value.Addr(), batch[i].Value.Problem
+		place := announce.Place{Addr: addr, At: placeOfRoutes}
+		if batch[i].Deleted {
+			o.a.tables.Announced.Delete(place)
+			continue
+		}
+		r := announce.Announced{Place: place, State: announce.StateAnnounced, Since: time.Now()}
+		if problem != nil {
+			r.State, r.Reason = announce.StateWaiting, problem.Message
+		}
+		if former, _, _ := o.a.tables.Announced.Get(place); former.State == r.State {
+			r.Since = former.Since
+		}
+		o.a.tables.Announced.Set(r)
+	}
 }
 
 // remove removes all routes: a router would go on to export them.
@@ -76,6 +126,11 @@ func (o *routesOutput) close(leave bool) {
 		o.stop()
 		o.running.Wait()
 		o.speaker = nil
+		for place := range o.a.tables.Announced.All() {
+			if place.At == placeOfRoutes {
+				o.a.tables.Announced.Delete(place)
+			}
+		}
 	}
 	if leave {
 		o.remove()

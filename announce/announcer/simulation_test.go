@@ -88,6 +88,7 @@ type simHost struct {
 	mine     map[netip.Addr]bool // in the kernel gate
 	refresh  time.Time           // of the gate
 	eligible map[netip.Addr]int
+	policy   announce.Policy // for all VIPs
 }
 
 func newSimulation(t *testing.T, seed uint64, hosts, vips int) *simulation {
@@ -147,10 +148,15 @@ func (h *simHost) start() {
 	}
 	clear(h.mine) // a new process closes the gate
 	h.draining = false
-	for v, n := range h.eligible {
-		d.SetEligible(announce.Eligible{Addr: v, Mode: announce.L2, Services: n})
-	}
+	h.tell()
 	h.run()
+}
+
+// tell passes what the agent says to the decider.
+func (h *simHost) tell() {
+	for _, v := range h.sim.vips {
+		h.decider.SetEligible(announce.Eligible{Addr: v, Mode: announce.L2, Services: h.eligible[v], Policy: h.policy})
+	}
 }
 
 // run runs a step now, and plans the next one.
@@ -300,6 +306,7 @@ func (h *simHost) stop() {
 func (h *simHost) resume() {
 	h.sim.logf("continue %s", h.name())
 	h.paused, h.frozen = false, false
+	h.tell() // what the agent has sent meanwhile
 	h.run()
 }
 
@@ -307,7 +314,16 @@ func (h *simHost) setEligible(v netip.Addr, services int) {
 	h.sim.logf("%s: %s has %d services", h.name(), v, services)
 	h.eligible[v] = services
 	if h.running && !h.paused {
-		h.decider.SetEligible(announce.Eligible{Addr: v, Mode: announce.L2, Services: services})
+		h.tell()
+		h.run()
+	}
+}
+
+func (h *simHost) setPolicy(p announce.Policy) {
+	h.sim.logf("%s: %+v", h.name(), p)
+	h.policy = p
+	if h.running && !h.paused {
+		h.tell()
 		h.run()
 	}
 }
@@ -322,10 +338,13 @@ func ownersUnderRandomFaults(t *testing.T, first, n uint64) {
 	for seed := first; seed < first+n; seed++ {
 		s := newSimulation(t, seed, 2+int(seed%4), 12)
 		s.loss = []float64{0, 0.01, 0.05}[seed%3]
+		policies := []announce.Policy{{Priority: 100}, {Priority: 200}, {Priority: 50}, {Priority: 200, Standby: true}}
 		s.pass(3 * time.Second)
 		for range 60 {
 			h := s.hosts[s.r.IntN(len(s.hosts))]
-			switch s.r.IntN(8) {
+			switch s.r.IntN(9) {
+			case 8:
+				h.setPolicy(policies[s.r.IntN(len(policies))])
 			case 0:
 				h.kill()
 			case 1, 2:
@@ -365,7 +384,8 @@ func ownersUnderRandomFaults(t *testing.T, first, n uint64) {
 				h.start()
 			case h.paused:
 				h.resume()
-			case h.draining:
+			}
+			if h.draining { // also a host that was paused
 				h.drain(false)
 			}
 			for _, v := range s.vips {
@@ -397,6 +417,41 @@ func TestDrainLeavesNoGap(t *testing.T) {
 		s.pass(settle + time.Second)
 	}
 	expect.AtMost(t, s.longest.vacant, 0, "without an owner")
+}
+
+// Hosts own in the order of their priorities, a standby host only if nobody else can, after each of three failures and
+// three returns.
+func TestOrderOfPreference(t *testing.T) {
+	s := newSimulation(t, 9, 4, 8)
+	for i, p := range []announce.Policy{{Priority: 200}, {Priority: 150}, {Priority: 100}, {Priority: 250, Standby: true}} {
+		s.hosts[i].setPolicy(p)
+	}
+	kill, start := (*simHost).kill, (*simHost).start
+	for _, step := range []struct {
+		what  string
+		do    func(*simHost)
+		host  int
+		owner int
+	}{
+		{"all live", func(*simHost) {}, 0, 0}, {"the first fails", kill, 0, 1}, {"the second fails", kill, 1, 2}, {"the third fails", kill, 2, 3},
+		{"the second returns", start, 1, 1}, {"the third returns", start, 2, 1}, {"the first returns", start, 0, 0}, {"the second fails again", kill, 1, 0},
+	} {
+		s.logf("%s", step.what)
+		step.do(s.hosts[step.host])
+		s.pass(settle + time.Second)
+		s.allOwned()
+		for v, owner := range s.owners() {
+			if owner != step.owner {
+				s.fail("%s: %s is on host %d, want %d", step.what, v, owner, step.owner)
+			}
+		}
+	}
+	s.hosts[2].setPolicy(announce.Policy{Priority: 201}) // a planned move
+	s.longest.vacant = 0
+	s.pass(settle + time.Second)
+	if shares := s.shares(); shares[2] != len(s.vips) || s.longest.vacant > 0 {
+		s.fail("a higher priority: shares %v, %s without an owner", shares, s.longest.vacant)
+	}
 }
 
 // The owner of a VIP is cut off from clients and hosts: the next one owns it within 310 ms of its

@@ -117,7 +117,7 @@ func TestUpdates(t *testing.T) {
 		l.Expect("+10.96.0.1/32 +10.96.0.2/32")
 		synctest.Wait()
 		x := s.Sessions()[0]
-		if x.Prefixes != [2]int{2, 0} || !x.GracefulRestart || x.HoldTime != 30*time.Second || x.Lacks != [2]string{} || !x.Sending.IsZero() || x.RouterID != bgptest.Addr || x.Established != 1 {
+		if x.Prefixes != [2]int{2, 0} || !x.GracefulRestart || x.Negotiated() != "graceful restart: the router keeps the routes for up to 2m0s while the announcer restarts; its own restart time is 2m0s" || x.HoldTime != 30*time.Second || x.Lacks != [2]string{} || !x.Sending.IsZero() || x.RouterID != bgptest.Addr || x.Established != 1 {
 			t.Errorf("%+v", x)
 		}
 		l.Send([]byte(strings.Repeat("\xff", 16) + "\x00\x17\x05\x00\x01\x00\x01")) // ROUTE-REFRESH

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -19,4 +20,17 @@ type Session struct {
 	Hint        string // what an operator can do about it, "" if that is not known
 	Draining    bool
 	Established uint64 // how often the session came up
+}
+
+// Negotiated returns what an established session has negotiated of graceful restart, in words.
+func (s *Session) Negotiated() string {
+	switch {
+	case s.State != session.Established:
+		return ""
+	case !s.GracefulRestart:
+		return "no graceful restart: the router removes the routes while the announcer restarts"
+	case s.RouterRestart == 0:
+		return fmt.Sprintf("graceful restart: the router keeps the routes for up to %s while the announcer restarts", session.RestartTime)
+	}
+	return fmt.Sprintf("graceful restart: the router keeps the routes for up to %s while the announcer restarts; its own restart time is %s", session.RestartTime, s.RouterRestart)
 }

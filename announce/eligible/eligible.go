@@ -3,19 +3,21 @@
 // Its inputs are the applied frontends, whether the dataplane works, and the pools with their modes.
 // Its output is the eligible table, of which it is the only writer: one row for each VIP of a pool
 // that is announced. A service counts if one of its frontends on the VIP, for clients outside the
-// cluster, has a usable backend and was applied. A change costs O(frontends of its VIP).
+// cluster, has enough usable backends and was applied. A change costs O(frontends of its VIP).
 //
 // The stage does not know nodes that drain: the announcer decides for the whole host.
 package eligible
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -47,8 +49,18 @@ type Stage struct {
 
 // frontend is what counts of an applied frontend.
 type frontend struct {
-	service vip.ServiceKey
-	problem string // why it does not count; "": it does
+	service  vip.ServiceKey
+	problem  string // why it does not count; "": it does, with enough usable backends
+	usable   int    // backends
+	backends int    // that are not being removed
+}
+
+// problemWith returns why a frontend does not count, if this many of its backends must be usable; "": it does.
+func (f *frontend) problemWith(least announce.Least) string {
+	if n := least.Of(f.backends); f.problem == "" && f.usable < n {
+		return fmt.Sprintf("%d of %s usable, fewer than %d: min_backends is %s", f.usable, text.Plural(f.backends, "backend"), n, least)
+	}
+	return f.problem
 }
 
 // New returns a stage that does nothing until Run. The table is not ready before the first decision
@@ -122,7 +134,16 @@ func (s *Stage) receive(c *table.Change[reconcile.AppliedFrontend]) {
 			of = map[vip.FrontendKey]frontend{}
 			s.vips[key.Addr] = of
 		}
-		of[key] = frontend{tried.Service, problemOf(&c.Value)}
+		now := frontend{service: tried.Service, problem: problemOf(&c.Value)}
+		for i := range tried.Backends {
+			if b := &tried.Backends[i]; b.Weight > 0 {
+				now.usable++
+				now.backends++
+			} else if !b.IsLeaving() {
+				now.backends++
+			}
+		}
+		of[key] = now
 	}
 	s.changed[key.Addr] = struct{}{}
 }
@@ -144,14 +165,14 @@ func (s *Stage) setPools(pools []announce.Pool) {
 	s.again()
 }
 
-// modeOf returns the mode of an address. It costs O(pools).
-func (s *Stage) modeOf(addr netip.Addr) announce.Mode {
+// poolOf returns the pool of an address; the zero value, whose mode is off, if it is in none. It costs O(pools).
+func (s *Stage) poolOf(addr netip.Addr) announce.Pool {
 	for _, p := range s.pools {
 		if slices.ContainsFunc(p.CIDRs, func(c netip.Prefix) bool { return c.Contains(addr) }) {
-			return p.Mode
+			return p
 		}
 	}
-	return announce.Off
+	return announce.Pool{}
 }
 
 func (s *Stage) again() {
@@ -164,11 +185,11 @@ func (s *Stage) again() {
 func (s *Stage) publish() {
 	var rows []announce.Eligible
 	for addr := range s.changed {
-		mode := s.modeOf(addr)
-		if of := s.vips[addr]; of == nil || mode == announce.Off {
+		pool := s.poolOf(addr)
+		if of := s.vips[addr]; of == nil || pool.Mode == announce.Off {
 			s.Eligible.Delete(addr)
 		} else {
-			rows = append(rows, s.decide(addr, mode, of))
+			rows = append(rows, s.decide(addr, &pool, of))
 		}
 	}
 	clear(s.changed)
@@ -178,17 +199,17 @@ func (s *Stage) publish() {
 }
 
 // decide returns the row of a VIP.
-func (s *Stage) decide(addr netip.Addr, mode announce.Mode, of map[vip.FrontendKey]frontend) announce.Eligible {
+func (s *Stage) decide(addr netip.Addr, pool *announce.Pool, of map[vip.FrontendKey]frontend) announce.Eligible {
 	serves := map[vip.ServiceKey]bool{}
 	var failing []vip.FrontendKey
 	for key, f := range of {
-		if f.problem == "" {
+		if f.problemWith(pool.MinBackends) == "" {
 			serves[f.service] = true
 		} else {
 			failing = append(failing, key)
 		}
 	}
-	out := announce.Eligible{Addr: addr, Mode: mode, Services: len(serves)}
+	out := announce.Eligible{Addr: addr, Mode: pool.Mode, Policy: pool.Policy, Services: len(serves)}
 	if s.sick {
 		out.Services, out.Reason = 0, "the dataplane does not work"
 		return out
@@ -196,7 +217,7 @@ func (s *Stage) decide(addr netip.Addr, mode announce.Mode, of map[vip.FrontendK
 	slices.SortFunc(failing, vip.CompareFrontendKeys)
 	for _, key := range failing {
 		if f := of[key]; !serves[f.service] {
-			out.Reason = f.service.String() + ": " + f.problem + " (" + key.String() + ")"
+			out.Reason = f.service.String() + ": " + f.problemWith(pool.MinBackends) + " (" + key.String() + ")"
 			break
 		}
 	}

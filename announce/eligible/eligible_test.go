@@ -161,3 +161,55 @@ func TestDecidesAtOnce(t *testing.T) {
 		expect.Equal(t, time.Since(began), 0, "have passed")
 	})
 }
+
+// A service counts only with enough usable backends, which a pool can change. Backends that are being removed are no
+// part of the share.
+func TestLeastBackends(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := start(t)
+		close(b.synced)
+		endpoints := func(usable, idle, leaving int) (out []vip.Endpoint) {
+			for i := range usable + idle + leaving {
+				e := vip.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)}
+				if i < usable {
+					e.Weight = 1
+				} else if i >= usable+idle {
+					e.Leaving = vip.Instant(1)
+				}
+				out = append(out, e)
+			}
+			return out
+		}
+		k := key("192.0.2.1", 80)
+		for _, c := range []struct {
+			least                 announce.Least
+			usable, idle, leaving int
+			reason                string
+		}{
+			{announce.Least{}, 1, 9, 0, ""},
+			{announce.Least{}, 0, 1, 0, "web: no usable backend (192.0.2.1:80/tcp)"},
+			{announce.Least{Number: 2}, 2, 0, 0, ""},
+			{announce.Least{Number: 2}, 1, 1, 1, "web: 1 of 2 backends usable, fewer than 2: min_backends is 2 (192.0.2.1:80/tcp)"},
+			{announce.Least{Number: 2}, 1, 0, 0, "web: 1 of 1 backend usable, fewer than 2: min_backends is 2 (192.0.2.1:80/tcp)"},
+			{announce.Least{Percent: 50}, 2, 1, 5, ""},
+			{announce.Least{Percent: 50}, 1, 2, 0, "web: 1 of 3 backends usable, fewer than 2: min_backends is 50% (192.0.2.1:80/tcp)"},
+			{announce.Least{Percent: 1}, 1, 9, 0, ""},
+			{announce.Least{Percent: 100}, 3, 0, 2, ""},
+		} {
+			pool := lan[0]
+			pool.MinBackends, pool.Policy = c.least, announce.Policy{Priority: uint8(c.usable), Standby: true}
+			f := vip.Frontend{Key: k, Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Kind: vip.OnVIP, Backends: endpoints(c.usable, c.idle, c.leaving)}
+			b.applied.Set(reconcile.AppliedFrontend{Tried: &table.Row[vip.Frontend]{Value: f}})
+			before := b.pools.Swap(&pools{[]announce.Pool{pool}, make(chan struct{})})
+			close(before.changed)
+			services := 1
+			if c.reason != "" {
+				services = 0
+			}
+			b.want(t, "192.0.2.1", services, c.reason)
+			if got, _, _ := b.out.Get(k.Addr); got.Policy != pool.Policy {
+				t.Errorf("%+v: policy %+v", c, got.Policy)
+			}
+		}
+	})
+}

@@ -25,11 +25,12 @@ type change struct {
 	number uint64
 }
 
-func isEmpty(c announce.Claim) bool { return c.Services == 0 && !c.Owned }
-
 // set changes a claim. It costs O(1).
 func (l *claims) set(c announce.Claim) {
 	c.Services = min(c.Services, maxServices)
+	if c.IsEmpty() {
+		c.Policy = announce.Policy{}
+	}
 	former := announce.Claim{Addr: c.Addr}
 	if i, there := l.at[c.Addr]; there {
 		former = l.log[i].Claim
@@ -38,10 +39,10 @@ func (l *claims) set(c announce.Claim) {
 		return
 	}
 	l.digest ^= digestOf(former) ^ digestOf(c)
-	if !isEmpty(former) {
+	if !former.IsEmpty() {
 		l.full--
 	}
-	if !isEmpty(c) {
+	if !c.IsEmpty() {
 		l.full++
 	}
 	l.number++
@@ -72,7 +73,7 @@ func (l *claims) tidy(acked uint64) {
 	for i, n := range l.log {
 		switch {
 		case l.at[n.Addr] != i:
-		case isEmpty(n.Claim) && n.number <= acked:
+		case n.Claim.IsEmpty() && n.number <= acked:
 			delete(l.at, n.Addr)
 		default:
 			l.at[n.Addr] = len(kept)
@@ -92,7 +93,7 @@ type copied struct {
 
 // count adds a claim, or subtracts it.
 func (k *copied) count(c announce.Claim, by int) {
-	if isEmpty(c) {
+	if c.IsEmpty() {
 		return
 	}
 	k.digest ^= digestOf(c)
@@ -105,11 +106,11 @@ func (k *copied) count(c announce.Claim, by int) {
 // digestOf returns the part of a claim in the digest, which is the XOR of all parts. It guards
 // against mistakes, not against attackers, who have no key.
 func digestOf(c announce.Claim) uint64 {
-	if isEmpty(c) {
+	if c.IsEmpty() {
 		return 0
 	}
 	h := fnv.New64a()
-	var room [18]byte
+	var room [19]byte
 	h.Write(appendClaim(room[:0], c))
 	return h.Sum64()
 }

@@ -42,7 +42,7 @@ func (r *recorder) SetClaim(host string, c announce.Claim) announce.Claim {
 	if !ok {
 		former.Addr = c.Addr
 	}
-	if r.known[host][c.Addr] = c; isEmpty(c) {
+	if r.known[host][c.Addr] = c; c.IsEmpty() {
 		delete(r.known[host], c.Addr)
 	}
 	return former
@@ -449,8 +449,11 @@ func TestCopiesConverge(t *testing.T) {
 			}
 			for range rapid.SampledFrom([]int{1, 3, 300}).Draw(t, "claims") {
 				c := announce.Claim{Addr: vipAt(r.IntN(600)), Services: r.IntN(3), Owned: r.IntN(2) == 0}
+				if !c.IsEmpty() {
+					c.Policy = announce.Policy{Priority: uint8(99 + r.IntN(3)), Standby: r.IntN(2) == 0}
+				}
 				w.nodes[addrOf(i)].Set(c)
-				if want[i][c.Addr] = c; isEmpty(c) {
+				if want[i][c.Addr] = c; c.IsEmpty() {
 					delete(want[i], c.Addr)
 				}
 			}

@@ -109,6 +109,9 @@ func (m *message) encode(b []byte, k keys) []byte {
 const (
 	claimV6 = 1 << iota
 	claimOwned
+	claimStandby
+	claimPriority // a byte with the priority follows; else it is announce.DefaultPriority
+	knownClaim    = claimV6 | claimOwned | claimStandby | claimPriority
 )
 
 const maxServices = 255 // more are sent as 255
@@ -121,11 +124,30 @@ func appendClaim(b []byte, c announce.Claim) []byte {
 	if c.Owned {
 		kind |= claimOwned
 	}
-	b = append(b, kind, byte(min(c.Services, maxServices)))
-	return append(b, c.Addr.AsSlice()...)
+	if c.Policy.Standby {
+		kind |= claimStandby
+	}
+	if hasPriority(c) {
+		kind |= claimPriority
+	}
+	b = append(append(b, kind, byte(min(c.Services, maxServices))), c.Addr.AsSlice()...)
+	if hasPriority(c) {
+		b = append(b, c.Policy.Priority)
+	}
+	return b
 }
 
-func claimSize(c announce.Claim) int { return 2 + c.Addr.BitLen()/8 }
+// hasPriority reports whether a claim is sent with its priority: not the default one.
+func hasPriority(c announce.Claim) bool {
+	return !c.IsEmpty() && c.Policy.Priority != announce.DefaultPriority
+}
+
+func claimSize(c announce.Claim) int {
+	if hasPriority(c) {
+		return 3 + c.Addr.BitLen()/8
+	}
+	return 2 + c.Addr.BitLen()/8
+}
 
 // room returns how many bytes of claims a message of a host can have.
 func room(name string) int { return MaxSize - headerSize - len(name) - macSize }
@@ -185,15 +207,27 @@ func decodeClaims(b []byte, count int) (out []announce.Claim, ok bool) {
 		if kind&claimV6 != 0 {
 			size = 16
 		}
-		if kind&^(claimV6|claimOwned) != 0 || len(b) < 2+size {
+		whole := 2 + size
+		if kind&claimPriority != 0 {
+			whole++
+		}
+		if kind&^knownClaim != 0 || len(b) < whole {
 			return nil, false
 		}
 		addr, _ := netip.AddrFromSlice(b[2 : 2+size])
 		if addr.Is4In6() || addr.IsUnspecified() || addr.IsMulticast() {
 			return nil, false
 		}
-		out = append(out, announce.Claim{Addr: addr, Services: int(b[1]), Owned: kind&claimOwned != 0})
-		b = b[2+size:]
+		c := announce.Claim{Addr: addr, Services: int(b[1]), Owned: kind&claimOwned != 0,
+			Policy: announce.Policy{Priority: announce.DefaultPriority, Standby: kind&claimStandby != 0}}
+		if kind&claimPriority != 0 {
+			c.Policy.Priority = b[2+size]
+		}
+		if c.IsEmpty() {
+			c.Policy = announce.Policy{}
+		}
+		out = append(out, c)
+		b = b[whole:]
 	}
 	return out, len(b) == 0
 }

@@ -68,9 +68,30 @@ func (k *kernel) Apply(ctx context.Context, batch []reconcile.Update[netip.Prefi
 			}
 			return k.appendRoute(b, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, part[i].Key)
 		}
-		err := k.conn.Write(ctx, len(part), put, func(i int, err error) { part[i].Err = k.outcome(&part[i], err) })
+		exist := map[netip.Prefix]*error{}
+		err := k.conn.Write(ctx, len(part), put, func(i int, err error) {
+			if part[i].Err = k.outcome(&part[i], err); errors.Is(err, unix.EEXIST) {
+				exist[part[i].Key] = &part[i].Err
+			}
+		})
+		if err == nil && len(exist) > 0 {
+			err = k.adopt(ctx, exist)
+		}
 		if err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// adopt clears the errors of routes that exist and are ours, from an attempt with a lost answer. It costs O(routes).
+func (k *kernel) adopt(ctx context.Context, exist map[netip.Prefix]*error) error {
+	for o, err := range k.Actual(ctx) {
+		if err != nil {
+			return err
+		}
+		if failed := exist[o.Value]; failed != nil {
+			*failed = nil
 		}
 	}
 	return nil
@@ -83,11 +104,7 @@ func (k *kernel) outcome(u *reconcile.Update[netip.Prefix, netip.Prefix], err er
 		return nil
 	case u.New == nil && errors.Is(err, unix.ESRCH):
 		return nil // it is gone
-	case errors.Is(err, unix.EEXIST) && !u.Repair:
-		// Ours, from an attempt with a lost answer. If it is foreign, the next read finds ours
-		// missing, and asks for a repair.
-		return nil
-	case errors.Is(err, unix.EEXIST):
+	case errors.Is(err, unix.EEXIST): // unless adopt finds that it is ours
 		err = errForeign
 	}
 	return fmt.Errorf("route %s in table %d: %w", u.Key, k.table, err)

@@ -47,6 +47,11 @@ func New(desired table.Reader[netip.Prefix, netip.Prefix], log *slog.Logger) *Sp
 	return s
 }
 
+// Results returns the results of all routes, by prefix.
+func (s *Speaker) Results() table.Reader[netip.Prefix, reconcile.Applied[netip.Prefix]] {
+	return s.applied
+}
+
 // Stats returns totals, and why the kernel can't be programmed, if so.
 func (s *Speaker) Stats() reconcile.Stats { return s.loop.Stats() }
 

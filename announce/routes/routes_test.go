@@ -104,6 +104,20 @@ func TestRoutes(t *testing.T) {
 	must.Succeed(t, n.Netlink.RouteDel(ours))
 	awaitRoutes(t, n, "10.96.0.1/32 179", foreign[0], foreign[1]) // by a retry
 
+	// A new route that another program has is one at once, and one of ours is adopted.
+	third := netip.MustParsePrefix("10.96.0.9/32")
+	vips.Set(third)
+	wait.Until(t, "the problem of a new route", func() bool {
+		a, _, ok := s.Results().Get(third)
+		return ok && a.Problem != nil && strings.Contains(a.Problem.Message, "another program has a route")
+	})
+	vips.Delete(third)
+	twice := []reconcile.Update[netip.Prefix, netip.Prefix]{{Key: vip4, New: &vip4}, {Key: third, New: &third}}
+	must.Succeed(t, s.kernel.Apply(t.Context(), twice))
+	if twice[0].Err != nil || !errors.Is(twice[1].Err, errForeign) {
+		t.Errorf("ours: %v, foreign: %v", twice[0].Err, twice[1].Err)
+	}
+
 	// The routes of a stopped announcer are found and removed.
 	vips.Set(vip6)
 	awaitRoutes(t, n, "10.96.0.1/32 179", foreign[0], "fd96::1/128 179", foreign[1])
@@ -129,8 +143,7 @@ func TestOutcome(t *testing.T) {
 		want error
 	}{
 		{reconcile.Update[netip.Prefix, netip.Prefix]{New: &vip4}, nil, nil},
-		{reconcile.Update[netip.Prefix, netip.Prefix]{New: &vip4}, unix.EEXIST, nil},
-		{reconcile.Update[netip.Prefix, netip.Prefix]{New: &vip4, Repair: true}, unix.EEXIST, errForeign},
+		{reconcile.Update[netip.Prefix, netip.Prefix]{New: &vip4}, unix.EEXIST, errForeign},
 		{reconcile.Update[netip.Prefix, netip.Prefix]{New: &vip4}, unix.ESRCH, unix.ESRCH},
 		{reconcile.Update[netip.Prefix, netip.Prefix]{Old: &vip4}, unix.ESRCH, nil},
 		{reconcile.Update[netip.Prefix, netip.Prefix]{Old: &vip4}, unix.EPERM, unix.EPERM},

@@ -26,6 +26,7 @@ type Announcement struct {
 	State    string              `json:"state" doc:"\"announced\", \"elsewhere\", \"no owner\", \"withdrawn\"; also \"waiting\", and at layer 2 \"probing\" and \"conflict\""`
 	Reason   string              `json:"reason,omitempty" doc:"why this host does not announce it although it is to"`
 	Why      string              `json:"why" doc:"the reason of the decision"`
+	Ranking  []string            `json:"ranking,omitempty" doc:"of mode l2, with two hosts and more that could announce it: these, best first, each with what ranks it below the one before"`
 	Services int                 `json:"services" doc:"services of the VIP that this host serves; 0: it must not announce the VIP"`
 	Since    time.Time           `json:"since" doc:"of owner and here"`
 	Places   []AnnouncementPlace `json:"places" doc:"where this host announces it"`
@@ -38,6 +39,8 @@ type AnnouncementPlace struct {
 	State  string    `json:"state"`
 	Reason string    `json:"reason,omitempty"`
 	Since  time.Time `json:"since"`
+
+	Negotiated string `json:"negotiated,omitempty" doc:"of a BGP session: what was negotiated of graceful restart"`
 }
 
 // AnnouncementList is a page of announcements, ordered by VIP.
@@ -63,6 +66,8 @@ type AnnouncePeer struct {
 	Eligible int       `json:"eligible,omitempty" doc:"VIPs that it could announce"`
 	Owned    int       `json:"owned,omitempty" doc:"VIPs that it announces"`
 	Lost     uint64    `json:"lost,omitempty" doc:"heartbeats that did not arrive"`
+
+	Negotiated string `json:"negotiated,omitempty" doc:"of a BGP session: what was negotiated of graceful restart"`
 }
 
 // AnnouncePeerList is every peer, ordered by kind and name.

@@ -181,7 +181,7 @@ type Pool struct {
 // HeldOut is a part of a pool that something else has, so that it is not allocated.
 type HeldOut struct {
 	Prefix  netip.Prefix `json:"prefix"`
-	Reason  string       `json:"reason" enum:"own_address,gateway,overlap"`
+	Reason  string       `json:"reason" enum:"own_address,gateway,subnet_end,overlap"`
 	Message string       `json:"message" doc:"what has it: \"this host's own address on eth0\""`
 }
 

@@ -28,7 +28,7 @@ var Config = Table{
 	{Key: "dataplane.sk_lookup", Meaning: "with mode `proxy`: whether the kernel passes the clients of all VIPs to [one socket for each protocol and family](proxy.md#listening)", Values: "`auto`: if the kernel and the privileges allow it; `never`: each frontend has a listener", Default: "`auto`"},
 	{Key: "dataplane.hard_stop_after", Meaning: "how long open connections continue after a [change of the dataplane](choosing-a-dataplane.md#changing-the-dataplane); then they end", Values: "`\"0s\"` to `\"168h\"`", Default: "`\"10m\"`", Live: true},
 	{Key: "ipam.store", Meaning: "where leases, registrations and operator overrides are stored; [moving](operations.md#moving-between-stores) between the stores keeps every address", Values: "`bolt`: in `state_dir`, for this host only; `consul`: in Consul, the same on every host ([more](consul.md))", Default: "`bolt`"},
-	{Key: "ipam.pod_cidrs", Meaning: "ranges that are never allocated and that no pool may overlap", Values: "CIDRs", Default: "none", Live: true},
+	{Key: "ipam.pod_cidrs", Meaning: "ranges that are never allocated and that no pool may overlap", Values: "CIDRs and ranges", Default: "none", Live: true},
 	{Key: "ipam.reuse_delay", Meaning: "the cooldown of a released address before another service can get it", Values: "`\"0s\"` to `\"168h\"`", Default: "`\"5m\"`", Live: true},
 	{Key: "ipam.orphan_grace", Meaning: "how long leases are kept when no source has their service, for example after a crash during its deletion", Values: "`\"1s\"` to `\"168h\"`", Default: "`\"5m\"`", Live: true},
 	{Key: "ipam.node_ports", Meaning: "the ports from which node ports are assigned", Values: "a range", Default: "`\"30000-32767\"`", Live: true},
@@ -42,6 +42,9 @@ var Config = Table{
 	{Key: "announce.listen", Meaning: "l2: where heartbeats are received", Values: "a UDP port, or a local address and a port", Default: "`\":7481\"`", Live: true},
 	{Key: "announce.key_file", Meaning: "l2: the shared secrets of the heartbeats, one a line, each with 16 bytes or more; the first one signs, and all are accepted", Values: "a [file path](#secrets)", Default: "required with `peers`; a fleet on Consul creates its own", Live: true},
 	{Key: "announce.weight", Meaning: "l2: this host's share of the VIPs, relative to the other hosts", Values: "1 to 1000", Default: "1", Live: true},
+	{Key: "announce.priority", Meaning: "l2: which host owns VIPs: the one with the highest priority; hosts with the same one share them", Values: "0 to 255", Default: "100", Live: true},
+	{Key: "announce.standby", Meaning: "l2: this host owns only VIPs that no host without it can own", Values: "`true`, `false`", Default: "`false`", Live: true},
+	{Key: "announce.min_backends", Meaning: "how many backends of a service must be usable before this host announces its VIPs", Values: "1 to 10000, or `\"1%\"` to `\"100%\"` of its backends", Default: "1", Live: true},
 	{Key: "announce.heartbeat", Meaning: "l2: the time between two heartbeats", Values: "`\"10ms\"` to `\"10s\"`", Default: "`\"100ms\"`", Live: true},
 	{Key: "announce.missed", Meaning: "l2: after how many heartbeats without an answer a host is dead, and its VIPs move", Values: "2 to 100", Default: "3", Live: true},
 	{Key: "announce.settle", Meaning: "l2: how long a host that has come back waits before it takes VIPs from another host", Values: "`\"0s\"` to `\"1h\"`", Default: "`\"10s\"`", Live: true},
@@ -74,10 +77,13 @@ var Config = Table{
 // Pool has the keys of [[pool]].
 var Pool = Table{
 	{Key: "name", Meaning: "the pool's name", Values: "DNS label, unique", Default: "required"},
-	{Key: "cidrs", Meaning: "its addresses", Values: "IPv4 and IPv6 CIDRs that overlap no other pool and no pod range", Default: "required"},
-	{Key: "exclude", Meaning: "addresses of these ranges that are never allocated and that others may use", Values: "CIDRs", Default: "none"},
+	{Key: "cidrs", Meaning: "its addresses", Values: "IPv4 and IPv6 CIDRs and ranges, `\"10.0.0.200-10.0.0.223\"`, that overlap no other pool and no pod range", Default: "required"},
+	{Key: "exclude", Meaning: "addresses of these ranges that are never allocated and that others may use", Values: "CIDRs and ranges", Default: "none"},
 	{Key: "auto_assign", Meaning: "whether services that name no pool can use it", Values: "`true`, `false`", Default: "`true`"},
 	{Key: "announce", Meaning: "how its VIPs are announced", Values: "as `announce.mode`", Default: "`announce.mode`"},
+	{Key: "announce_priority", Meaning: "this host's priority for its VIPs", Values: "as `announce.priority`", Default: "`announce.priority`"},
+	{Key: "announce_standby", Meaning: "whether this host is on standby for its VIPs", Values: "as `announce.standby`", Default: "`announce.standby`"},
+	{Key: "announce_min_backends", Meaning: "how many backends of a service must be usable before this host announces its VIPs", Values: "as `announce.min_backends`", Default: "`announce.min_backends`"},
 }
 
 // Role has the keys of [[api.role]].

@@ -78,7 +78,7 @@ var port = Node{"type": "integer", "minimum": 1, "maximum": 65535}
 // values are the schemas of types with their own form in a file.
 var values = map[reflect.Type]func() Node{
 	reflect.TypeFor[spec.Duration]():         func() Node { return text(`^(0|([0-9.]+(ns|us|µs|ms|s|m|h))+)$`) },
-	reflect.TypeFor[netip.Prefix]():          func() Node { return text(`^[0-9A-Fa-f.:]+/[0-9]+$`) },
+	reflect.TypeFor[netip.Prefix]():          func() Node { return text(`^[0-9A-Fa-f.:]+(/[0-9]+| *- *[0-9A-Fa-f.:]+)$`) },
 	reflect.TypeFor[netip.Addr]():            func() Node { return text(`^[0-9A-Fa-f.:]+(%.+)?$`) },
 	reflect.TypeFor[configs.AddressRange]():  func() Node { return text(`^[0-9A-Fa-f.:]+(/[0-9]+)?$`) },
 	reflect.TypeFor[configs.ListenAddress](): func() Node { return text(`:[0-9]+$`) },
@@ -87,6 +87,9 @@ var values = map[reflect.Type]func() Node{
 	reflect.TypeFor[configs.PortRange]():     func() Node { return text(`^ *[0-9]+ *- *[0-9]+ *$`) },
 	reflect.TypeFor[share.Probers](): func() Node {
 		return either(Node{"enum": []any{"auto", "all"}}, Node{"type": "integer", "minimum": 1, "maximum": 100})
+	},
+	reflect.TypeFor[configs.Least](): func() Node {
+		return either(text(`^([1-9][0-9]?|100)%$`), Node{"type": "integer", "minimum": 1, "maximum": 10000})
 	},
 	reflect.TypeFor[spec.PortNumber](): func() Node { return either(port) },
 	reflect.TypeFor[spec.PortRange]():  func() Node { return either(port, text(`^(all|[0-9]+-[0-9]+)$`)) },

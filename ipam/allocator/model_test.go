@@ -322,7 +322,7 @@ func (m *model) mayGive(a netip.Addr) bool {
 	}
 	for _, p := range m.cfg.Pools {
 		for _, c := range p.CIDRs {
-			if c.Contains(a) && !in(p.Exclude) && a != c.Addr() && (a.Is6() || c.Contains(a.Next())) {
+			if c.Contains(a) && !in(p.Exclude) {
 				return true
 			}
 		}

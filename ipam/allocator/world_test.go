@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"go4.org/netipx"
+
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -65,8 +67,20 @@ func prefixes(list ...string) []netip.Prefix {
 	return out
 }
 
+// pool returns a pool that excludes the first and the last address of each IPv4 range, and the first one of each
+// IPv6 range, as that of a whole subnet should.
 func pool(name string, cidrs ...string) ipam.Pool {
-	return ipam.Pool{Name: name, CIDRs: prefixes(cidrs...), AutoAssign: true}
+	p := ipam.Pool{Name: name, CIDRs: prefixes(cidrs...), AutoAssign: true}
+	for _, c := range p.CIDRs {
+		r := netipx.RangeOfPrefix(c)
+		if c.Addr().BitLen()-c.Bits() < 2 {
+			continue
+		}
+		if p.Exclude = append(p.Exclude, netip.PrefixFrom(r.From(), r.From().BitLen())); c.Addr().Is4() {
+			p.Exclude = append(p.Exclude, netip.PrefixFrom(r.To(), 32))
+		}
+	}
+	return p
 }
 
 func pools(p ...ipam.Pool) ipam.Config { return ipam.Config{Pools: p, ReuseDelay: 5 * time.Minute} }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"go4.org/netipx"
+
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/table"
@@ -143,9 +145,16 @@ func TestJunk(t *testing.T) {
 	}
 }
 
+// poolOf returns a pool that begins with the second address of a range, and ends before its last one.
+func poolOf(cidr string) []ipam.Pool {
+	p := netip.MustParsePrefix(cidr)
+	r := netipx.RangeOfPrefix(p)
+	return []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{p}, Exclude: []netip.Prefix{netip.PrefixFrom(r.From(), 32), netip.PrefixFrom(r.To(), 32)}, AutoAssign: true}}
+}
+
 func allocate(t testing.TB, s ipam.Store, pool string) *allocator.Allocator {
 	t.Helper()
-	cfg := ipam.Config{Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix(pool)}, AutoAssign: true}}, ReuseDelay: time.Minute}
+	cfg := ipam.Config{Pools: poolOf(pool), ReuseDelay: time.Minute}
 	a := must.Get(allocator.New(context.Background(), s, cfg, allocator.Options{Clock: &table.Clock{}, Node: "lb1"}))(t)
 	return a
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -40,7 +39,7 @@ func register(t *testing.T, m *fleettest.Memory, name string, pool string, leade
 	var store *Store
 	h := m.Start(t, name, append(Folders(), registered), func(tree *fleet.Tree) { store = New(tree) })
 	cfg := ipam.Config{ReuseDelay: time.Minute, OrphanGrace: time.Hour,
-		Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix(pool)}, AutoAssign: true}}}
+		Pools: poolOf(pool)}
 	a, err := allocator.New(t.Context(), store, cfg, allocator.Options{Clock: &table.Clock{}, Node: name, Leadership: leadership, OwnName: func() bool { return true }})
 	if err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ func rivals(t *testing.T, open func(name string) ipam.Store) []*allocator.Alloca
 	out := make([]*allocator.Allocator, 3)
 	for i := range out {
 		name := fmt.Sprintf("lb%d", i+1)
-		cfg := ipam.Config{ReuseDelay: time.Minute, Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, AutoAssign: true}}}
+		cfg := ipam.Config{ReuseDelay: time.Minute, Pools: poolOf("192.0.2.0/24")}
 		a := must.Get(allocator.New(ctx, open(name), cfg, allocator.Options{Clock: &table.Clock{}, Node: name}))(t)
 		out[i] = a
 		running.Go(func() { _ = a.Run(ctx) })

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -37,7 +36,7 @@ type director struct {
 func direct(t testing.TB, m *fleettest.Memory, name string, services ...vip.Service) *director {
 	t.Helper()
 	d := &director{host: start(t, m, name), Tables: pipeline.NewTables(table.NewClock(time.Now())), events: event.NewLog(1000, time.Now)}
-	cfg := ipam.Config{Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, AutoAssign: true}}, ReuseDelay: time.Minute}
+	cfg := ipam.Config{Pools: poolOf("192.0.2.0/24"), ReuseDelay: time.Minute}
 	a, err := allocator.New(context.Background(), d.Store, cfg, allocator.Options{Clock: d.Clock, Events: d.events, Node: name, Leadership: d.Tree})
 	if err != nil {
 		t.Fatal(err)

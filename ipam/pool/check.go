@@ -17,7 +17,7 @@ func IsWarning(p vip.Problem) bool { return p.Code == CodeNotice }
 
 // Check returns all problems of pools: of each alone, with each other, and with the ranges of
 // pods. An allocator must not run with them unless IsWarning is true for each. A field is written
-// "pool[0].cidrs[1]".
+// "pool[0].cidrs"; the message has the prefix, which can be a part of a range of the list.
 func Check(pools []ipam.Pool, podCIDRs []netip.Prefix) []vip.Problem {
 	var out []vip.Problem
 	add := func(code, field, hint, format string, args ...any) {
@@ -37,8 +37,8 @@ func Check(pools []ipam.Pool, podCIDRs []netip.Prefix) []vip.Problem {
 		if len(p.CIDRs) == 0 {
 			add(vip.CodeInvalid, field+".cidrs", `add a range: cidrs = ["192.0.2.0/24"]`, "pool %q has no ranges", p.Name)
 		}
-		for n, c := range p.CIDRs {
-			at := fmt.Sprintf("%s.cidrs[%d]", field, n)
+		for _, c := range p.CIDRs {
+			at := field + ".cidrs"
 			if why, hint := badRange(c); why != "" {
 				add(vip.CodeInvalid, at, hint, "pool %q %s %s", p.Name, c, why)
 				continue
@@ -61,8 +61,8 @@ func Check(pools []ipam.Pool, podCIDRs []netip.Prefix) []vip.Problem {
 			}
 			seen = append(seen, placedRange{p.Name, i, c})
 		}
-		for n, e := range p.Exclude {
-			at := fmt.Sprintf("%s.exclude[%d]", field, n)
+		for _, e := range p.Exclude {
+			at := field + ".exclude"
 			if !e.IsValid() || e.Masked() != e {
 				why, hint := badRange(e)
 				add(vip.CodeInvalid, at, hint, "pool %q excludes %s, which %s", p.Name, e, why)

@@ -56,6 +56,11 @@ func NewGuard(configured []netip.Prefix, learned map[string][]netip.Prefix, host
 	slices.SortFunc(g.used, func(a, b usedRange) int {
 		return cmp.Or(a.prefix.Compare(b.prefix), cmp.Compare(a.from, b.from))
 	})
+	for _, a := range host.Addrs {
+		for _, end := range ends(a.Prefix) {
+			g.hosts[end] = hostUse{ipam.SubnetEnd, fmt.Sprintf("the network or broadcast address of %s on %s", a.Prefix.Masked(), a.Link)}
+		}
+	}
 	for _, a := range host.Gateways {
 		g.hosts[a.Unmap().WithZone("")] = hostUse{ipam.Gateway, "a gateway of this host"}
 	}
@@ -67,6 +72,21 @@ func NewGuard(configured []netip.Prefix, learned map[string][]netip.Prefix, host
 	}
 	g.set, _ = b.IPSet() // fails on invalid input only
 	return g
+}
+
+// ends returns the addresses of an interface's subnet that no station of it can have: the network and
+// broadcast address of IPv4 (a /31 and a /32 have none), and the subnet-router anycast address of IPv6
+// (RFC 4291; a /127 and a /128 have none). A part of the subnet has no such addresses of its own.
+func ends(subnet netip.Prefix) []netip.Addr {
+	r := netipx.RangeOfPrefix(subnet)
+	switch {
+	case subnet.Addr().BitLen()-subnet.Bits() < 2:
+		return nil
+	case subnet.Addr().Is4():
+		return []netip.Addr{r.From(), r.To()}
+	default:
+		return []netip.Addr{r.From()}
+	}
 }
 
 // what says what an address of the range is.
@@ -131,6 +151,8 @@ func (p *Pool) Alarms(holder func(netip.Addr) (vip.ServiceKey, bool)) []vip.Prob
 		if service, held := holder(a); held {
 			message = fmt.Sprintf("%s is leased to %s, but it is also %s", a, service, use.what)
 			code, hint = vip.CodeAddressTaken, "take the address off the host, or delete the service"
+		} else if use.reason == ipam.SubnetEnd {
+			continue // as it should be
 		}
 		own = append(own, vip.Problem{Code: code, Message: message, Hint: hint})
 	}

@@ -56,9 +56,6 @@ func New(p ipam.Pool, g *Guard) *Pool {
 		size[f] = numbers.AddSaturating(size[f], numbers.SpanOf(netipx.RangeOfPrefix(c)).Size())
 		var b netipx.IPSetBuilder
 		b.AddPrefix(c)
-		for _, a := range ends(c) {
-			b.Remove(a)
-		}
 		for _, e := range p.Exclude {
 			b.RemovePrefix(e)
 		}
@@ -133,11 +130,6 @@ func (p *Pool) Refusal(a netip.Addr) vip.Problem {
 			return outside("request another address, or change the pool", "%s is excluded from pool %q by %s", a, p.Name, e)
 		}
 	}
-	for _, c := range p.CIDRs {
-		if slices.Contains(ends(c), a) {
-			return outside("request another address", "%s is the network or broadcast address of %s in pool %q", a, c, p.Name)
-		}
-	}
 	if !p.Covers(a) {
 		return outside("request an address of the pool, or add its range to the pool", "%s is outside of pool %q", a, p.Name)
 	}
@@ -146,8 +138,7 @@ func (p *Pool) Refusal(a netip.Addr) vip.Problem {
 }
 
 // addressBand returns how many of a range's lowest addresses are reserved for requests:
-// min(max(16, size/16), 256), and none in a range of 16 or fewer (KEP-3070). size includes the
-// network and broadcast addresses.
+// min(max(16, size/16), 256), and none in a range of 16 or fewer (KEP-3070).
 func addressBand(size uint64) uint64 { return band(size, 16, 256) }
 
 // nodePortBand is the same for node ports: min(max(16, size/32), 128) (KEP-3668), so 86 of the 2768
@@ -159,19 +150,4 @@ func band(size, share, most uint64) uint64 {
 		return 0
 	}
 	return min(max(16, size/share), most)
-}
-
-// ends returns the addresses of a prefix that are never allocated: the network and broadcast address of
-// IPv4 (a /31 and a /32 have none), and the subnet-router anycast address of IPv6 (RFC 4291; a /127
-// and a /128 have none).
-func ends(p netip.Prefix) []netip.Addr {
-	r := netipx.RangeOfPrefix(p)
-	switch {
-	case p.Addr().BitLen()-p.Bits() < 2:
-		return nil
-	case p.Addr().Is4():
-		return []netip.Addr{r.From(), r.To()}
-	default:
-		return []netip.Addr{r.From()}
-	}
 }

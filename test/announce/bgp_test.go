@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
@@ -99,4 +100,68 @@ func TestHostShutsDown(t *testing.T) {
 	wait.Until(t, "the community GRACEFUL_SHUTDOWN", func() bool { return bird.Count("where (65535, 0) ~ bgp_community") == len(vips()) })
 	wait.Until(t, "the routes of the other host only", func() bool { return bird.Count() == len(vips()) })
 	expect.Succeed(t, <-ended)
+}
+
+// The recommended configuration of BIRD, from the documentation, removes the routes of a host that has died, and a restart
+// of an announcer after a drain leaves every VIP a route at all times.
+// Slow: BIRD connects again a second after the end of each session.
+func TestRecommendedRouter(t *testing.T) {
+	t.Parallel()
+	l := prepareLab(t, 2)
+	a := l.hosts[0]
+	node := l.Join("router")
+	l.start("bgp", bgpPeer(node.Addr4, 65000, `bfd = "10x100ms"`)) // a busy machine is no failure
+	routers.StartBird(t, node, recommended(t, l))
+	peers := func(n int, what string, ok func(v1.AnnouncePeer) bool) {
+		t.Helper()
+		for _, h := range l.hosts {
+			h.awaitPeers(n, what, ok)
+		}
+	}
+	established := func(p v1.AnnouncePeer) bool { return p.Up }
+	peers(2, "an established session and path", established)
+	awaitWays(t, node, 2)
+	for _, command := range [][]string{{"explain", vip4(0).String()}, {"peers", "-o", "wide"}} {
+		wait.Until(t, "what is negotiated in "+command[0], func() bool {
+			return strings.Contains(a.must(append([]string{"announce"}, command...)...), "graceful restart: the router keeps the routes for up to 2m0s while the announcer restarts; its own")
+		})
+	}
+
+	events := routers.WatchRoutes(t, node)
+	a.must("node", "drain", "--wait")
+	awaitWays(t, node, 1)
+	a.stop(a.announcer)
+	a.startAnnouncer()
+	a.must("node", "undrain")
+	awaitWays(t, node, 2)
+	peers(2, "an established session and path again", established)
+	expect.AtMost(t, events.Deleted.Load(), 0, "VIPs without a route meanwhile")
+
+	a.stop(a.announcer) // without a drain, its routes are away at once
+	awaitWays(t, node, 1)
+	a.startAnnouncer()
+	awaitWays(t, node, 2)
+
+	l.cutOff(a, true)
+	awaitWays(t, node, 1) // not after the hold time of 90 s
+	l.cutOff(a, false)
+	awaitWays(t, node, 2)
+}
+
+// recommended returns the configuration of BIRD in docs/announce.md, for the hosts and the interface of a lab.
+func recommended(t *testing.T, l *lab) string {
+	t.Helper()
+	text := string(must.Get(os.ReadFile("../../docs/announce.md"))(t))
+	_, text, _ = strings.Cut(text, "\n    protocol bfd {")
+	text, _, _ = strings.Cut("    protocol bfd {"+text, "\n\n")
+	head, rest, _ := strings.Cut(text, "    protocol bgp lb1 {")
+	peer, tail, found := strings.Cut(rest, "    }\n")
+	if !found {
+		t.Fatalf("docs/announce.md has no configuration of BIRD:\n%s", text)
+	}
+	config := head
+	for _, h := range l.hosts {
+		config += "protocol bgp " + h.Name + " {" + strings.ReplaceAll(peer, "10.0.0.1 ", h.Addr4.String()+" ") + "}\n"
+	}
+	return config + tail + "\n"
 }

@@ -268,3 +268,45 @@ func claim(n *netlab.Node, addr netip.Addr) error {
 	})
 	return err
 }
+
+// The host with the highest priority owns all VIPs, and one on standby owns them only if it is alone, after failures and
+// returns. Each host explains the same order.
+// Slow: hosts that start or return settle for a second, four times.
+func TestPriorities(t *testing.T) {
+	t.Parallel()
+	l := prepareLab(t, 3)
+	a, b, c := l.hosts[0], l.hosts[1], l.hosts[2]
+	for h, lines := range map[*host]string{a: "priority = 200\n", b: "", c: "priority = 255\nstandby = true\n"} {
+		h.configure(services(serviceCount, l.backends), l.config(h, "l2", l.peers()+patient+lines))
+		h.start()
+	}
+	on := func(h *host) {
+		t.Helper()
+		l.awaitOwners("all VIPs on "+h.Name, func(owners map[netip.Addr]string) bool {
+			for _, vip := range vips() {
+				if owners[vip] != h.Name {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	on(a)
+	for _, h := range l.hosts {
+		wait.For(t, "the order in the words of "+h.Name, func() error {
+			out := h.must("announce", "explain", vip4(0).String())
+			if !strings.Contains(out, "1. lb1 (priority 200, 1 service)\n2. lb2 (priority 100, 1 service): lower priority\n3. lb3 (standby, priority 255, 1 service): standby\n") {
+				return errors.New(out)
+			}
+			return nil
+		})
+	}
+	a.must("node", "drain", "--wait")
+	on(b)
+	b.must("node", "drain", "--wait")
+	on(c)
+	b.must("node", "undrain")
+	on(b)
+	a.must("node", "undrain")
+	on(a)
+}

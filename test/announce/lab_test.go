@@ -154,7 +154,7 @@ socket = %q
 mode = %q
 [[pool]]
 name = "lan"
-cidrs = ["10.78.0.128/25", "fd78::1:0/112"]
+cidrs = ["10.78.0.130-10.78.0.254", "fd78::1:0/112"]
 [announce]
 mode = %q
 socket = %q

@@ -4,6 +4,7 @@ package announce
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -157,6 +158,38 @@ ipv6 { import none; export all; next hop self; };
 	awaitRoutes(t, node, true, state)
 	a.agent.Kill()
 	awaitRoutes(t, node, false, state) // the userspace proxy forwards nothing without its agent
+}
+
+// A VIP with a route that the kernel refuses is not announced, in every view, until the kernel has the route.
+func TestRouteThatTheKernelRefuses(t *testing.T) {
+	t.Parallel()
+	l := prepareLab(t, 1)
+	a := l.hosts[0]
+	foreign := &netlink.Route{Dst: &net.IPNet{IP: vip4(0).AsSlice(), Mask: net.CIDRMask(32, 32)}, Table: 179, LinkIndex: 1, Scope: netlink.SCOPE_LINK, Protocol: unix.RTPROT_STATIC}
+	must.Succeed(t, a.Netlink.RouteAdd(foreign))
+	l.start("routes", "")
+	state := func(want, reason string) {
+		t.Helper()
+		wait.For(t, vip4(0).String()+" is "+want, func() error {
+			all, err := a.announcements()
+			for _, vip := range vips() {
+				state, why := "announced", ""
+				if vip == vip4(0) {
+					state, why = want, reason
+				}
+				if n := all[vip]; err == nil && (n.State != state || !strings.Contains(n.Reason, why)) {
+					err = fmt.Errorf("%s is %q: %s", vip, n.State, n.Reason)
+				}
+			}
+			return err
+		})
+	}
+	state("waiting", "table 179: route "+vip4(0).String()+"/32 in table 179: another program has a route")
+	expect.Contains(t, a.must("announce", "explain", vip4(0).String()), "It is not: waiting: table 179:")
+	status, _ := a.run("status")
+	expect.Contains(t, status, fmt.Sprintf("%d VIPs announced here, 1 waiting", len(vips())-1))
+	must.Succeed(t, a.Netlink.RouteDel(foreign))
+	state("announced", "")
 }
 
 // A VIP is announced only if a session carries its family, in every view, until the router enables the family.

@@ -48,7 +48,7 @@ func TestPages(t *testing.T) {
 		{"/ui/services/default/web", map[string][]string{"h1": {"web", "degraded"}, "#backends": {one.at, two.at, "healthy", "unhealthy", "connection refused"}, "#why": {"web is degraded"}, "#frontends": {"80/tcp", "yes"}, "#events": {"lease_given"}}},
 		{"/ui/services/shop/mail", map[string][]string{"h1": {"shop/mail", "degraded"}}},
 		{"/ui/services/default/nothing", map[string][]string{"main": {"does not exist"}}},
-		{"/ui/addresses", map[string][]string{"main": {"main", a.pool + ".0/24", a.pool + ".77", "reserved", "for shop/cart", "shop/mail", "2 of 254 used"}}},
+		{"/ui/addresses", map[string][]string{"main": {"main", a.pool + ".0/24", a.pool + ".77", "reserved", "for shop/cart", "shop/mail", "2 of 256 used"}}},
 		{"/ui/fleet", map[string][]string{"main": {"lb1", "present", "answers", "no pool is announced"}}},
 		{"/ui/dataplane", map[string][]string{"main": {"proxy", "in sync: 2 services"}}},
 		{"/ui/events", map[string][]string{"main": {"service_degraded", "backend_unhealthy"}}},

@@ -78,10 +78,10 @@ func TestScreenshots(t *testing.T) {
 		name, path string
 		see        []string
 	}{
-		{"overview", "/ui/", []string{"unhealthy", "Busiest services", "3 of 254 used"}},
+		{"overview", "/ui/", []string{"unhealthy", "Busiest services", "3 of 256 used"}},
 		{"services", "/ui/services", []string{"3 services", "shop/checkout"}},
 		{"service", "/ui/services/shop/checkout", []string{"unhealthy", "shop/checkout is degraded", "443/tcp", "lease_given"}},
-		{"addresses", "/ui/addresses", []string{"3 of 254 used", "shop/checkout"}},
+		{"addresses", "/ui/addresses", []string{"3 of 256 used", "shop/checkout"}},
 		{"dataplane", "/ui/dataplane", []string{"in sync"}},
 		{"events", "/ui/events", []string{"lease_given", "backend_unhealthy"}},
 		{"plan", "/ui/plan", []string{"the files are in effect"}},

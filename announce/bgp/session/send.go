@@ -26,7 +26,7 @@ func (s *Session) established(ctx context.Context) error {
 	s.owner.KeepsRoutes(s.restarts())
 	s.enter(Established, func(st *Status) {
 		st.Lacks, st.Sending = s.lacks(nextHop), s.upSince
-		st.RouterID, st.HoldTime, st.GracefulRestart = s.remote.RouterID, s.hold, s.restarts()
+		st.RouterID, st.HoldTime, st.GracefulRestart, st.RouterRestart = s.remote.RouterID, s.hold, s.restarts(), s.remote.RestartTime
 	})
 	failed := make(chan error, 1)
 	s.reading = make(chan struct{})

@@ -35,6 +35,7 @@ type Status struct {
 
 	RouterID        netip.Addr            // of the router
 	HoldTime        time.Duration         // 0: no hold timer
-	GracefulRestart bool                  // both sides have it
+	GracefulRestart bool                  // both sides have it: the router keeps the routes for RestartTime
+	RouterRestart   time.Duration         // the router's own restart time; 0 with GracefulRestart: it helps others only
 	Prefixes        [message.Families]int // IPv4 and IPv6 prefixes that were sent
 }

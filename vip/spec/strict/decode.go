@@ -197,6 +197,10 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 			v.SetZero()
 			return
 		}
+		if prefixes, is := v.Addr().Interface().(*[]netip.Prefix); is {
+			d.prefixes(list, prefixes, path)
+			return
+		}
 		out := reflect.MakeSlice(v.Type(), list.Len(), list.Len())
 		for i := range list.Len() {
 			if d.problems.Full() {
@@ -216,6 +220,61 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 	default:
 		panic(fmt.Sprintf("strict: no reading of %s at %s", v.Type(), path))
 	}
+}
+
+// prefixes reads a list of prefixes and of ranges such as "192.0.2.10-192.0.2.20". A range becomes the fewest
+// prefixes that have its addresses.
+func (d *decoder) prefixes(list reflect.Value, into *[]netip.Prefix, path string) {
+	var out []netip.Prefix
+	for i := range list.Len() {
+		item := list.Index(i).Interface()
+		text, _ := item.(string)
+		first, last, isRange := strings.Cut(text, "-")
+		if !isRange {
+			var p netip.Prefix
+			d.text(item, &p, Index(path, i))
+			out = append(out, p)
+			continue
+		}
+		from, err1 := netip.ParseAddr(strings.TrimSpace(first))
+		to, err2 := netip.ParseAddr(strings.TrimSpace(last))
+		if err1 != nil || err2 != nil || from.BitLen() != to.BitLen() || to.Less(from) || from.Zone()+to.Zone() != "" {
+			d.bad(Index(path, i), "write its first and its last address: 192.0.2.10-192.0.2.20", "%s is not a range of addresses", Quote(text))
+			continue
+		}
+		out = appendPrefixes(out, from, to)
+	}
+	*into = out
+}
+
+// appendPrefixes appends the fewest prefixes that have the addresses of a range: up to 62 of IPv4, 254 of IPv6.
+func appendPrefixes(out []netip.Prefix, from, to netip.Addr) []netip.Prefix {
+	for {
+		p := netip.PrefixFrom(from, from.BitLen())
+		for p.Bits() > 0 {
+			wider := netip.PrefixFrom(from, p.Bits()-1)
+			if wider != wider.Masked() || to.Less(lastOf(wider)) {
+				break
+			}
+			p = wider
+		}
+		out = append(out, p)
+		if last := lastOf(p); last != to {
+			from = last.Next()
+		} else {
+			return out
+		}
+	}
+}
+
+// lastOf returns the last address of a prefix.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < p.Addr().BitLen(); i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
 }
 
 // text reads an encoding.TextUnmarshaler. It reads a prefix by ParsePrefix, which is stricter.

@@ -1,6 +1,7 @@
 package strict
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -64,6 +65,42 @@ func TestParentOfPathsThatNobodyMakesEnds(t *testing.T) {
 		}
 		if path != "" {
 			t.Errorf("left: %q", path)
+		}
+	}
+}
+
+// A list of prefixes can have ranges: each becomes the fewest prefixes that have its addresses.
+func TestRangesInListsOfPrefixes(t *testing.T) {
+	for _, c := range []struct {
+		list    []any
+		want    string // prefixes, and problems
+		invalid bool
+	}{
+		{list: []any{"10.0.0.200-10.0.0.223"}, want: "10.0.0.200/29 10.0.0.208/28"},
+		{list: []any{"192.0.2.0/24", "10.0.0.1 - 10.0.0.2", "2001:db8::/64"}, want: "192.0.2.0/24 10.0.0.1/32 10.0.0.2/32 2001:db8::/64"},
+		{list: []any{"2001:db8::-2001:db8::ffff", "10.0.0.7-10.0.0.7"}, want: "2001:db8::/112 10.0.0.7/32"},
+		{list: []any{"0.0.0.1-255.255.255.254"}, want: "62 prefixes"},
+		{list: []any{"::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe"}, want: "254 prefixes"},
+		{list: []any{"0.0.0.0-255.255.255.255"}, want: "0.0.0.0/0"},
+		{list: []any{"10.0.0.9-10.0.0.8"}, want: `x[0]: "10.0.0.9-10.0.0.8" is not a range of addresses`, invalid: true},
+		{list: []any{"10.0.0.0/24", "10.0.1.0-9"}, want: `x[1]: "10.0.1.0-9" is not a range of addresses`, invalid: true},
+		{list: []any{"10.0.0.1-2001:db8::1"}, want: `x[0]: "10.0.0.1-2001:db8::1" is not a range of addresses`, invalid: true},
+		{list: []any{"2001:db8::1-2001:db8::2%eth0"}, want: `x[0]: "2001:db8::1-2001:db8::2%eth0" is not`, invalid: true},
+		{list: []any{int64(7)}, want: "x[0]: wants a string, has the number 7", invalid: true},
+	} {
+		var into struct {
+			X []netip.Prefix `toml:"x"`
+		}
+		problems := Decode(map[string]any{"x": c.list}, &into, "")
+		got := strings.Trim(fmt.Sprint(into.X), "[]")
+		if len(into.X) > 50 {
+			got = fmt.Sprintf("%d prefixes", len(into.X))
+		}
+		if c.invalid && len(problems) == 1 {
+			got = problems[0].Field + ": " + problems[0].Message
+		}
+		if !strings.HasPrefix(got, c.want) || c.invalid != (len(problems) > 0) {
+			t.Errorf("%v: %s, problems %v; want %s", c.list, got, problems, c.want)
 		}
 	}
 }

@@ -61,14 +61,14 @@ table says what to do about it.`
 }
 
 func (a *app) announcePeersView(list v1.AnnouncePeerList) output.View {
-	grid := output.NewGrid("KIND", "NAME", "ADDRESS", "STATE", "SINCE", "VIPS", "WHY", "+ELIGIBLE", "+WEIGHT", "+LOST")
+	grid := output.NewGrid("KIND", "NAME", "ADDRESS", "STATE", "SINCE", "VIPS", "WHY", "+ELIGIBLE", "+WEIGHT", "+LOST", "+NEGOTIATED")
 	var hints string
 	for _, p := range list.Items {
 		state := output.Cell{Text: p.State + output.When(p.Draining, ", draining"), Style: output.Caution}
 		if p.Up && p.Reason == "" {
 			state.Style = output.Good
 		}
-		grid.Add(p.Kind, p.Name, p.Address, state, output.Since(p.Since, a.Now()), p.Owned, p.Reason, p.Eligible, p.Weight, p.Lost)
+		grid.Add(p.Kind, p.Name, p.Address, state, output.Since(p.Since, a.Now()), p.Owned, p.Reason, p.Eligible, p.Weight, p.Lost, p.Negotiated)
 		if p.Hint != "" {
 			hints += a.Paint("hint", output.Faint) + "  " + output.Clean(p.Name+": "+p.Hint) + "\n"
 		}
@@ -111,8 +111,14 @@ func (a *app) announcementText(n v1.Announcement) string {
 		serves = output.Plural(n.Services, "service")
 	}
 	fmt.Fprintf(&b, "%s is %s (%s) since %s: %s.\nThis host serves %s of the VIP.\n", n.VIP, how, n.Mode, since, output.Clean(n.Why), serves)
+	for i, host := range n.Ranking {
+		fmt.Fprintf(&b, "%d. %s\n", i+1, output.Clean(host))
+	}
 	for _, p := range n.Places {
 		fmt.Fprintf(&b, "%s: %s since %s%s\n", p.At, p.State, output.Since(p.Since, a.Now()), output.When(p.Reason != "", ": "+output.Clean(p.Reason)))
+		if p.Negotiated != "" {
+			fmt.Fprintf(&b, "  %s\n", output.Clean(p.Negotiated))
+		}
 	}
 	if n.Mode == "l2" {
 		fmt.Fprintln(&b, "When the VIP moves, connections of services with forward \"dr\" or \"tunnel\" and scheduler \"mh\" continue. Connections with \"nat\" end.")
