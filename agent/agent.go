@@ -47,6 +47,7 @@ import (
 	"github.com/ironvip/ironvip/api/tokens"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/health/healthport"
+	"github.com/ironvip/ironvip/hook"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/hostnet"
@@ -55,6 +56,7 @@ import (
 	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/pipeline"
@@ -169,6 +171,7 @@ type agent struct {
 	announcing *announcing.Announcing
 	naming     *naming.Naming
 	lost       *lostnodes.Follower
+	hooks      *hook.Hooks
 	firewall   firewall.Watch
 	troubled   func() int // the number of services with problems
 	serving    func() map[serving]int
@@ -268,6 +271,8 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, set *socke
 	if a.stores, err = stores.Start(cfg, stores.Options{Version: o.Version, Clock: clock, Events: a.events, Log: a.log}); err != nil {
 		return nil, err
 	}
+	a.hooks = hook.New(hook.Options{Node: cfg.Node.Name, Store: store.NewBucket[hook.Row](a.stores.DB, "hooks"), Events: a.events, Clock: clock, Log: a.log}, cfg.Hooks)
+	a.metrics = append(a.metrics, a.hooks.Collect)
 	a.access = newAccessControl(tokens.New(a.stores.Tokens, time.Now), a.log)
 	if a.stores.Lost {
 		p := a.stores.LostProblem()

@@ -12,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/agent/naming"
 	"github.com/ironvip/ironvip/agent/planes"
 	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/hook"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/metrics.md")
@@ -31,7 +32,7 @@ func TestMetricsReference(t *testing.T) {
 	b.WriteString(metricsHead)
 	seen := map[string]bool{}
 	groups := append(api.MetricGroups(), planes.Metrics()...)
-	for _, g := range append(groups, announcing.Metrics, lostnodes.Metrics, naming.Metrics) {
+	for _, g := range append(groups, announcing.Metrics, lostnodes.Metrics, naming.Metrics, hook.Metrics) {
 		fmt.Fprintf(&b, "\n## %s\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n", g.Title)
 		for _, f := range g.Families() {
 			if seen[f.Name] {

@@ -62,6 +62,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	a.access.reload(cfg)
 	a.announcing.Reload()
 	a.naming.Reload()
+	a.hooks.Reload(cfg.Hooks)
 	for _, name := range slices.Sorted(maps.Keys(a.reloaders)) {
 		problems = append(problems, a.reloaders[name].Reload(ctx)...)
 	}

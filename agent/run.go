@@ -53,6 +53,7 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 		})
 	}
 	run(part{"the store", a.stores.Run})
+	run(part{"the hooks", a.hooks.Run})
 	group.Go(func() error {
 		if err := a.begin(ctx); err != nil {
 			return err

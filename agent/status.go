@@ -28,6 +28,7 @@ func (a *agent) checks() []v1.Check {
 	checks = append(checks, a.lost.Checks(time.Now())...)
 	checks = append(checks, a.naming.Checks()...)
 	checks = appendProblems(checks, "health ports", a.health.Problems())
+	checks = appendProblems(checks, "hooks", a.hooks.Problems())
 	return appendProblems(checks, "overrides", append(a.localOverrides(), a.overrides.Problems()...))
 }
 

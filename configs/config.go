@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/health"
+	"github.com/ironvip/ironvip/hook"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
@@ -26,6 +27,7 @@ type Config struct {
 	Consul    Consul    `toml:"consul"`
 	Pools     []Pool    `toml:"pool"`
 	Sources   []Source  `toml:"source"`
+	Hooks     []Hook    `toml:"hook"`
 	Log       Log       `toml:"log"`
 
 	Path       string `toml:"-"` // its file, whether or not it exists
@@ -35,6 +37,9 @@ type Config struct {
 
 // Health has the settings of health checks.
 type Health = health.Config
+
+// Hook is a program or a webhook for events.
+type Hook = hook.Config
 
 // Metrics contains the settings of /metrics.
 type Metrics struct {

@@ -339,7 +339,7 @@ func TestSampleEqualsTheDefaults(t *testing.T) {
 	if live, restart := Diff(empty, sample); len(live)+len(restart) > 0 {
 		t.Errorf("the sample differs from the defaults in %v %v", live, restart)
 	}
-	for _, block := range []string{"pool", "source", "announce.bgp", "api.role"} {
+	for _, block := range []string{"pool", "source", "announce.bgp", "api.role", "hook"} {
 		text = []byte(strings.ReplaceAll(string(text), "# [["+block+"]]", "[["+block+"]]"))
 	}
 	lines := strings.Split(string(text), "\n")
@@ -355,7 +355,7 @@ func TestSampleEqualsTheDefaults(t *testing.T) {
 		}
 		return
 	}
-	if len(problems) > 0 || len(c.Pools) != 1 || len(c.Sources) != 3 {
+	if len(problems) > 0 || len(c.Pools) != 1 || len(c.Sources) != 3 || len(c.Hooks) != 2 {
 		t.Errorf("with its comments taken off: %v", problems)
 	}
 }

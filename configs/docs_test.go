@@ -3,6 +3,7 @@ package configs
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/configs/reference"
 	"github.com/ironvip/ironvip/internal/consulclient"
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/sources/consul"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -65,7 +67,7 @@ func TestReferencePagesAreComplete(t *testing.T) {
 		sourceKeys = append(sourceKeys, strict.Keys(typ.new())...)
 	}
 	slices.Sort(sourceKeys)
-	lists := slices.Concat(strict.Keys(Pool{}), strict.Keys(BGPPeer{}), strict.Keys(APIRole{}), slices.Compact(sourceKeys))
+	lists := slices.Concat(strict.Keys(Pool{}), strict.Keys(BGPPeer{}), strict.Keys(APIRole{}), strict.Keys(Hook{}), slices.Compact(sourceKeys))
 	for _, test := range []struct {
 		page, heading string
 		want          []string
@@ -90,7 +92,7 @@ func TestReferencePagesAreComplete(t *testing.T) {
 	if !slices.Equal(got, config) {
 		t.Errorf("config.md has rows for\n%v, the code reads\n%v", got, config)
 	}
-	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"announce", "api", "consul", "dataplane", "dns", "health", "ipam", "log", "metrics", "node", "pool", "source"}) {
+	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"announce", "api", "consul", "dataplane", "dns", "health", "hook", "ipam", "log", "metrics", "node", "pool", "source"}) {
 		t.Errorf("sections %v: is one of them missing from this test and from config.md?", top)
 	}
 }
@@ -99,8 +101,11 @@ var update = flag.Bool("update", false, "write the tables of keys in docs")
 
 // The tables of keys in the pages are those of package reference.
 func TestTablesOfKeys(t *testing.T) {
-	written := map[string]bool{}
-	for _, page := range []string{"config.md", "services.md", "health.md"} {
+	tables, written := maps.Clone(reference.Tables), map[string]bool{}
+	for _, k := range event.Kinds {
+		tables["Kinds"] = append(tables["Kinds"], reference.Key{Key: k.Name, Meaning: k.Meaning})
+	}
+	for _, page := range []string{"config.md", "services.md", "health.md", "hooks.md"} {
 		path := "../docs/" + page
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -110,7 +115,7 @@ func TestTablesOfKeys(t *testing.T) {
 			m := tableOfKeys.FindStringSubmatch(old)
 			written[m[1]] = true
 			head, _, _ := strings.Cut(m[2], "\n")
-			return "<!-- keys: " + m[1] + " -->\n\n" + markdown(reference.Tables[m[1]], strings.Split(strings.Trim(head, "| "), " | "))
+			return "<!-- keys: " + m[1] + " -->\n\n" + markdown(tables[m[1]], strings.Split(strings.Trim(head, "| "), " | "))
 		})
 		if want == string(text) {
 			continue
@@ -124,8 +129,8 @@ func TestTablesOfKeys(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if len(written) != len(reference.Tables) {
-		t.Errorf("pages have the tables %v, want %d", written, len(reference.Tables))
+	if len(written) != len(tables) {
+		t.Errorf("pages have the tables %v, want %d", written, len(tables))
 	}
 }
 

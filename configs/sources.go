@@ -192,6 +192,9 @@ func (c *Config) CheckFiles() []vip.Problem {
 			check(strict.Index("source", i), files)
 		}
 	}
+	for i := range c.Hooks {
+		check(strict.Index("hook", i), &c.Hooks[i])
+	}
 	return problems
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/hook"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/ipam/pool"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -37,6 +38,7 @@ func (c *Config) check(doc *tomlfile.Checker) {
 	c.checkAnnounce(doc)
 	c.checkDNS(doc.In("dns"))
 	c.checkSources(doc)
+	hook.Check(doc, c.Hooks)
 	doc.Choice("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	doc.Choice("log.format", c.Log.Format, "text", "json")
 }

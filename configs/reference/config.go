@@ -146,3 +146,31 @@ var Source = Table{
 	{Key: "lease_namespace", Meaning: "kubernetes: the namespace of the Lease that elects the host which writes the Services' statuses", Values: "a namespace", Default: "`ironvip`"},
 	{Key: "lease_name", Meaning: "kubernetes: the Lease's name; each source of one cluster needs its own", Values: "a DNS name", Default: "`ironvip`"},
 }
+
+// Hook has the keys of [[hook]].
+var Hook = Table{
+	{Key: "name", Meaning: "its name in the log, in `ironvip status` and in metrics; a hook that keeps its name keeps its queue", Values: "DNS label, unique", Default: "required"},
+	{Key: "events", Meaning: "the [kinds of events](hooks.md#kinds-of-events) that it gets", Values: "kinds, where `*` and `?` stand for any characters: `[\"vip_*\", \"service_down\"]`", Default: "required"},
+	{Key: "services", Meaning: "of events that name a service: only those of these services", Values: "`namespace/name`, where `*` and `?` stand for any characters", Default: "all"},
+	{Key: "objects", Meaning: "of events that name an object, such as a VIP, a node or an address: only those of these objects", Values: "objects as in `ironvip events`, where `*` and `?` stand for any characters but `/`", Default: "all"},
+	{Key: "command", Meaning: "the program, by its absolute path, and its arguments; no shell reads them", Values: "a list of up to 64 words", Default: "required, or `url`"},
+	{Key: "url", Meaning: "the webhook", Values: "`https://` or `http://`, without a password", Default: "required, or `command`"},
+	{Key: "secret_file", Meaning: "the key of the signatures of a webhook's requests, with 16 bytes or more; a changed file takes effect immediately", Values: "a [file path](#secrets)", Default: "none: no signature"},
+	{Key: "timeout", Meaning: "how long a run of the program, or a request, may take", Values: "`\"100ms\"` to `\"5m\"`", Default: "`\"10s\"`"},
+	{Key: "queue", Meaning: "the number of events that can wait; then the oldest are dropped", Values: "10 to 10000", Default: "`1000`"},
+}
+
+// Document has the keys of the document that hooks get.
+var Document = Table{
+	{Key: "hook", Meaning: "the name of the hook"},
+	{Key: "node", Meaning: "the name of the node whose agent has sent the document: `node.name`"},
+	{Key: "id", Meaning: "the id of the event, as in `/v1/events` of the node. Ids grow, also from one run of the agent to the next. A document that comes again has the same one"},
+	{Key: "time", Meaning: "when the event happened"},
+	{Key: "kind", Meaning: "the kind of the event"},
+	{Key: "service", Meaning: "the service that the event is about, if any: `name` in the namespace `default`, else `namespace/name`"},
+	{Key: "object", Meaning: "the object that the event is about, if any: a VIP, a node, a backend, an address"},
+	{Key: "message", Meaning: "the event in words"},
+	{Key: "count", Meaning: "if there are many: the number of events of this kind, service and object since `first`, with this one"},
+	{Key: "first", Meaning: "the time of the first of these"},
+	{Key: "dropped", Meaning: "how many events of this hook are missing directly before this one, because the queue was full"},
+}

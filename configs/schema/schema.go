@@ -1,5 +1,5 @@
 // Package schema writes JSON Schemas (draft 2020-12) of ironvip.toml and of the files of services.d,
-// for editors and CI.
+// for editors and CI, and of the document that hooks get.
 //
 // Its inputs are the structs that the files are decoded into, and the documentation of their keys in
 // configs/reference. Its output accepts every valid file, and refuses unknown keys, wrong types and
@@ -14,12 +14,14 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/configs/reference"
 	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/share"
+	"github.com/ironvip/ironvip/hook"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -59,9 +61,29 @@ var nested = map[reflect.Type]reference.Table{
 	reflect.TypeFor[configs.Pool]():     reference.Pool,
 	reflect.TypeFor[configs.APIRole]():  reference.Role,
 	reflect.TypeFor[configs.BGPPeer]():  reference.Router,
+	reflect.TypeFor[configs.Hook]():     reference.Hook,
 	reflect.TypeFor[spec.Port]():        reference.Port,
 	reflect.TypeFor[spec.Backend]():     reference.Backend,
 	reflect.TypeFor[spec.HealthCheck](): reference.HealthCheck,
+}
+
+// Document returns the schema of the document that hooks get. Later versions can have more properties.
+func Document() Node {
+	properties, required := Node{}, []string{}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[hook.Document]()) {
+		name, option, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous {
+			continue
+		}
+		node := value(f.Type, nil, "")
+		key, _ := reference.Document.Find(name)
+		node["description"] = key.Describe()
+		properties[name] = node
+		if option == "" {
+			required = append(required, name)
+		}
+	}
+	return Node{"$schema": dialect, "title": "the document that a hook of ironvip gets", "type": "object", "properties": properties, "required": required}
 }
 
 // text returns the schema of a string.
@@ -77,6 +99,7 @@ var port = Node{"type": "integer", "minimum": 1, "maximum": 65535}
 
 // values are the schemas of types with their own form in a file.
 var values = map[reflect.Type]func() Node{
+	reflect.TypeFor[time.Time]():             func() Node { return Node{"type": "string", "format": "date-time"} },
 	reflect.TypeFor[spec.Duration]():         func() Node { return text(`^(0|([0-9.]+(ns|us|µs|ms|s|m|h))+)$`) },
 	reflect.TypeFor[netip.Prefix]():          func() Node { return text(`^[0-9A-Fa-f.:]+(/[0-9]+| *- *[0-9A-Fa-f.:]+)$`) },
 	reflect.TypeFor[netip.Addr]():            func() Node { return text(`^[0-9A-Fa-f.:]+(%.+)?$`) },
@@ -174,6 +197,8 @@ func value(t reflect.Type, docs reference.Table, prefix string) Node {
 		return Node{"type": "boolean"}
 	case reflect.Int:
 		return Node{"type": "integer"}
+	case reflect.Uint64:
+		return Node{"type": "integer", "minimum": 0}
 	case reflect.Slice:
 		return Node{"type": "array", "items": value(t.Elem(), docs, prefix)}
 	case reflect.Map:

@@ -1,21 +1,34 @@
 package schema
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/BurntSushi/toml"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/configs/reference"
+	"github.com/ironvip/ironvip/hook"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/store"
+	tables "github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources/static"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -101,6 +114,8 @@ allow = ["10.0.0.0/8", "192.0.2.1"]
 		{name: "a table for a list", toml: "[pool]\nname = \"a\"\n", refused: true},
 		{name: "source without a type", toml: "[[source]]\nname = \"a\"\n", refused: true},
 		{name: "key of another type of source", toml: "[[source]]\ntype = \"static\"\npath = \"services.d\"\ntag = \"x\"\n", refused: true},
+		{name: "a program and a webhook", toml: "[[hook]]\nname = \"a\"\nevents = [\"vip_*\"]\ncommand = [\"/bin/x\"]\n[[hook]]\nname = \"b\"\nevents = [\"*\"]\nurl = \"https://a.example\"\ntimeout = \"1s\"\n"},
+		{name: "hook without events", toml: "[[hook]]\nname = \"a\"\ncommand = [\"/bin/x\"]\n", refused: true},
 		{name: "unknown role", toml: "[[api.role]]\nrole = \"root\"\nuser = \"a\"\n", refused: true},
 	} {
 		if _, all := configs.Shapes()["kubernetes"]; !all && strings.Contains(tc.name, "comments") {
@@ -223,7 +238,7 @@ func TestDescriptions(t *testing.T) {
 			for key, p := range of {
 				child := p.(Node)
 				_, isTable := child["properties"]
-				if child["description"] == nil && !isTable && path+key != "pool" && path+key != "source" && path+key != "service" {
+				if child["description"] == nil && !isTable && path+key != "pool" && path+key != "hook" && path+key != "source" && path+key != "service" {
 					t.Errorf("%s%s has no description", path, key)
 				}
 				check(path+key+".", child)
@@ -237,5 +252,56 @@ func TestDescriptions(t *testing.T) {
 	check("", Services())
 	if got := reference.Plain("`a` ([more](x.md#y)), [b](c.md), [see below](#d)"); got != "a, b" {
 		t.Errorf("%q", got)
+	}
+}
+
+// Programs and webhooks get one document, which its schema describes.
+func TestDocumentOfHooks(t *testing.T) {
+	s := compiled(t, "document.json", Document())
+	program := filepath.Join(t.TempDir(), "program")
+	must.Succeed(t, os.WriteFile(program, []byte("#!/bin/sh\ncat >>$0.out\n"), 0o700))
+	bodies := make(chan string, 10)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		bodies <- string(must.Get(io.ReadAll(r.Body))(t))
+	}))
+	defer receiver.Close()
+	db := must.Get(store.Open(filepath.Join(t.TempDir(), store.FileName)))(t)
+	defer db.Close()
+	hooks := []configs.Hook{{Name: "a", Events: []string{"*"}, Command: []string{program}}, {Name: "a-webhook", Events: []string{"*"}, URL: receiver.URL}}
+	for i := range hooks {
+		hooks[i].Defaults()
+	}
+	events := event.NewLog(10, time.Now)
+	h := hook.New(hook.Options{Node: "lb1", Store: store.NewBucket[hook.Row](db, "hooks"), Events: events, Clock: tables.NewClock(time.Now()), Log: slog.New(slog.DiscardHandler)}, hooks)
+	events.Add(event.Event{Kind: "config_reloaded", Message: "read again"})
+	for range event.MaxAlike + 1 { // the last one has a count
+		events.Add(event.Event{Kind: "service_down", Service: "shop/web", Object: "x", Message: "no usable backend"})
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- h.Run(ctx) }()
+	var programs []string
+	wait.Until(t, "the program has run", func() bool {
+		text, _ := os.ReadFile(program + ".out")
+		programs = slices.Collect(strings.Lines(string(text)))
+		return len(programs) == event.MaxAlike+2
+	})
+	for _, text := range programs {
+		body := <-bodies
+		expect.Equal(t, strings.Replace(body, `"a-webhook"`, `"a"`, 1), strings.TrimSpace(text))
+		for _, document := range []string{body, text} {
+			value := must.Get(jsonschema.UnmarshalJSON(strings.NewReader(document)))(t)
+			expect.Succeed(t, s.Validate(value), "%s", document)
+		}
+	}
+	cancel()
+	expect.Succeed(t, <-ended)
+	last := programs[len(programs)-1]
+	for key := range Document()["properties"].(Node) {
+		expect.Contains(t, last, `"`+key+`":`, "the document lacks what its schema describes")
+	}
+	for _, junk := range []string{`{}`, strings.Replace(last, `"id":`, `"id":"x","ID":`, 1), strings.Replace(last, `"time":"`, `"time":"x`, 1), strings.Replace(last, `"dropped":`, `"dropped":-1,"x":`, 1)} {
+		value := must.Get(jsonschema.UnmarshalJSON(strings.NewReader(junk)))(t)
+		expect.True(t, s.Validate(value) != nil, "accepted: %s", junk)
 	}
 }

@@ -43,7 +43,7 @@ func TestExec(t *testing.T) {
 }
 
 // Nothing of a command's process group survives its end, and a process that left the group delays the
-// result by no more than outputTime.
+// result by no more than 100 ms.
 func TestExecLeavesNoProcess(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }

@@ -42,6 +42,7 @@ type Log struct {
 	alike      map[subject]*history
 	namespaces map[string]int // how many of events each namespace has
 	next       uint64         // ID of the next event
+	followers  []func(Event)
 	changed    wake.Broadcast
 }
 
@@ -108,7 +109,18 @@ func (l *Log) Add(e Event) {
 	if l.events.Len() > l.size {
 		l.shrink()
 	}
+	for _, f := range l.followers {
+		f(e)
+	}
 	l.changed.Send()
+}
+
+// Follow calls f with each event from now on, in order, also with those that the log soon removes. The log is locked
+// meanwhile: f must not wait for anything, and not call the log.
+func (l *Log) Follow(f func(Event)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.followers = append(l.followers, f)
 }
 
 // shrink removes the oldest event of the namespace with the most; of several such namespaces, the oldest event of all.

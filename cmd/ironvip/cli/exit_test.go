@@ -53,7 +53,7 @@ func TestExitCodes(t *testing.T) {
 		{"usage: dataplane", "dataplane switch junk", "", 0, nil, command.ExitUsage,
 			[]string{`error: invalid argument "junk" for "ironvip dataplane switch": use ipvs, nft, proxy` + "\n", "hint: usage: ironvip dataplane switch ipvs|nft|proxy\n"}},
 		{"usage: number of dataplanes", "dataplane switch ipvs nft", "", 0, nil, command.ExitUsage, []string{"error: ironvip dataplane switch: 2 arguments given\n"}},
-		{"usage: schema", "config schema junk", "", 0, nil, command.ExitUsage, []string{`error: invalid argument "junk" for "ironvip config schema": use config, services` + "\n"}},
+		{"usage: schema", "config schema junk", "", 0, nil, command.ExitUsage, []string{`error: invalid argument "junk" for "ironvip config schema": use config, services, hook` + "\n"}},
 		{"usage: service name", "service get UPPER", "", 0, nil, command.ExitUsage, []string{"error: service \"UPPER\" is not a DNS label", "hint: use NAME or NAMESPACE/NAME"}},
 		{"usage: backend", "backend drain web nonsense", "", 0, nil, command.ExitUsage, []string{"hint: run ironvip backend list web"}},
 		{"usage: backend left out", "backend drain web", "", 0, nil, command.ExitUsage, []string{"hint: run ironvip backend list web"}},

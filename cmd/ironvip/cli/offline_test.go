@@ -184,7 +184,7 @@ func TestCompletion(t *testing.T) {
 		"token create deploy --expires ":        ":4\n",
 		"status --timeout ":                     ":4\n",
 		"dataplane switch ":                     "ipvs\nnft\nproxy\n:4\n",
-		"config schema ":                        "config\nservices\n:4\n",
+		"config schema ":                        "config\nservices\nhook\n:4\n",
 		"service list --state ":                 "healthy\nunchecked\nelsewhere\ndegraded\ndown\npending\nrefused\n:4\n",
 		"service list -o ":                      "table\nwide\njson\nyaml\nname\n:4\n",
 		"dataplane ":                            "clean\tremove everything that an agent left in the kernel; needs no agent\nconnections\tlist single connections through this host, as ipvsadm -Lnc does\ndiff\tcompare the dataplane with the desired state\nrepair\tcompare the dataplane with the desired state now, and repair the differences\nshow\tshow the dataplane and all desired frontends\nswitch\tmove this host to another dataplane\n:4\n",

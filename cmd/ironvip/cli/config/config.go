@@ -138,16 +138,17 @@ func valuesView(values []configs.Value, origin bool) output.View {
 }
 
 func (a *app) configSchemaCommand() *cobra.Command {
-	schemas := map[string]func() schema.Node{"config": schema.Config, "services": schema.Services}
+	schemas := map[string]func() schema.Node{"config": schema.Config, "services": schema.Services, "hook": schema.Document}
 	return &cobra.Command{
-		Use:   "schema [config|services]",
-		Short: "print the JSON Schema of ironvip.toml or of services files",
-		Long: `Prints a JSON Schema (draft 2020-12) for editors and CI: of ironvip.toml, or with
-"services", of a file of services.d. It has every key with its description. Only "config
-validate" finds problems of several keys, such as pools that overlap.`,
+		Use:   "schema [config|services|hook]",
+		Short: "print the JSON Schema of ironvip.toml, of services files or of the document of hooks",
+		Long: `Prints a JSON Schema (draft 2020-12) for editors and CI: of ironvip.toml, with
+"services" of a file of services.d, or with "hook" of the document that hooks get. It has every
+key with its description. Only "config validate" finds problems of several keys, such as pools
+that overlap.`,
 		Example:   "  ironvip config schema > ironvip.schema.json\n  ironvip config schema services > services.schema.json",
 		Args:      cobra.MaximumNArgs(1),
-		ValidArgs: []string{"config", "services"},
+		ValidArgs: []string{"config", "services", "hook"},
 		RunE: func(_ *cobra.Command, args []string) error {
 			text, err := json.MarshalIndent(schemas[command.First(args, "config")](), "", "  ")
 			if err != nil {

@@ -116,8 +116,15 @@ func newImported(program, name string, result migrate.Result) (*imported, error)
 	if err != nil {
 		return nil, err
 	}
+	hooks, err := output.TOMLBlocks("hook", result.Hooks)
+	if err != nil {
+		return nil, err
+	}
+	if hooks != "" {
+		hooks = "\n" + hooks
+	}
 	head := fmt.Sprintf("# Converted from %s.\n\n", name)
-	m.Services, m.Config = head+blocks, head+importedConfig(&result)
+	m.Services, m.Config = head+blocks, head+importedConfig(&result)+hooks
 	return m, nil
 }
 

@@ -185,6 +185,7 @@ var blocks = []struct {
 	name  string
 	table reference.Table
 }{{"[[pool]]", reference.Pool}, {"[[source]]", reference.Source}, {"[[api.role]]", reference.Role}, {"[[announce.bgp]]", reference.Router},
+	{"[[hook]]", reference.Hook}, {"the document of hooks", reference.Document},
 	{"[[service]] in services.d", reference.Service}, {"ports of a service", reference.Port}, {"backends of a service", reference.Backend},
 	{"health of a service", reference.HealthCheck}}
 

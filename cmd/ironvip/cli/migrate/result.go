@@ -47,6 +47,14 @@ type Announce struct {
 	Interfaces []string     // that have the addresses; none: not stated
 }
 
+// Hook is a program that runs for events, as a [[hook]] of ironvip.toml.
+type Hook struct {
+	Name    string   `json:"name"`
+	Events  []string `json:"events"`
+	Objects []string `json:"objects"`
+	Command []string `json:"command"`
+}
+
 // AddInterface adds an interface that isn't there yet.
 func (a *Announce) AddInterface(name string) {
 	if name != "" && !slices.Contains(a.Interfaces, name) {
@@ -59,7 +67,8 @@ type Result struct {
 	Services  []Service
 	Addresses []netip.Addr // of the services, sorted; PoolName has them
 	Announce  *Announce    // nil: the input has nothing about announcements
-	Notes     []Note       // by file and line, after SortNotes
+	Hooks     []Hook
+	Notes     []Note // by file and line, after SortNotes
 }
 
 // Note adds a note.

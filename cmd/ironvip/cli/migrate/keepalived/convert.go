@@ -11,7 +11,7 @@ func Convert(name string) migrate.Result { return convertWithin(name, maxBytes) 
 func convertWithin(name string, most int) migrate.Result {
 	var result migrate.Result
 	statements, _ := newReader(thisHost, &result, most).read(name) // an error is noted
-	c := &converter{Result: &result, groups: map[string]*statement{}}
+	c := &converter{Result: &result, groups: map[string]*statement{}, vips: map[string][]string{}}
 	c.top(statements)
 	result.SortNotes()
 	return result
@@ -22,6 +22,7 @@ type converter struct {
 	*migrate.Result
 	groups   map[string]*statement // virtual_server_group by name
 	floating []address             // of the vrrp_instance blocks
+	vips     map[string][]string   // by vrrp_instance
 }
 
 // elsewhere names what ironvip has instead of a statement, for those whose place is not a service; "": nothing is missing.
@@ -58,6 +59,11 @@ func (c *converter) top(statements []*statement) {
 			c.instance(s)
 		default:
 			c.other(s, elsewhere, "")
+		}
+	}
+	for _, s := range statements {
+		if s.Words[0] == "vrrp_sync_group" {
+			c.syncGroup(s) // the instances can come after it
 		}
 	}
 	c.Add(listeners)

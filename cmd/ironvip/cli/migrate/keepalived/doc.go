@@ -2,7 +2,7 @@
 //
 // virtual_server blocks become services, real_server blocks their backends, and the checks of the
 // real servers the service's check. The addresses of vrrp_instance blocks become addresses of a pool
-// that is announced at layer 2. Every line that has no equivalent becomes a note.
+// that is announced at layer 2, and their scripts become hooks. Every line that has no equivalent becomes a note.
 //
 // Files:
 //
@@ -11,4 +11,5 @@
 //	virtual.go   virtual_server and real_server
 //	check.go     the checks of a real_server
 //	vrrp.go      vrrp_instance
+//	notify.go    the scripts of vrrp_instance and vrrp_sync_group
 package keepalived

@@ -180,3 +180,51 @@ func TestDefinitionsOfHostsAndOfLines(t *testing.T) {
 		t.Errorf("notes:\n%s", notes)
 	}
 }
+
+// Scripts of VRRP become hooks for the VIPs of their instance or group, with the arguments that keepalived passes.
+func TestNotify(t *testing.T) {
+	result, notes := convert(t, `vrrp_sync_group G 1 {
+ group { VI_1
+  VI_2 }
+ notify "/bin/all --x"
+}
+vrrp_instance VI_1 {
+ priority 150
+ virtual_ipaddress { 10.0.0.1/24
+  2001:db8::1/64 }
+ notify_master "/bin/up 'a b'" root
+ notify_backup /bin/down
+ notify_fault /bin/fault
+ notify relative
+}
+vrrp_instance VI_2 {
+ virtual_ipaddress { 10.0.0.2 }
+ notify /bin/state
+ notify /bin/again
+}
+vrrp_instance VI_3 {
+ notify_master /bin/none
+}
+`)
+	var got []string
+	for _, h := range result.Hooks {
+		got = append(got, fmt.Sprintf("%s %s %s %q", h.Name, strings.Join(h.Events, ","), strings.Join(h.Objects, ","), h.Command))
+	}
+	expect.SameList(t, got, []string{
+		`vi-1-master vip_announced 10.0.0.1,2001:db8::1 ["/bin/up" "a b"]`,
+		`vi-1-backup vip_withdrawn 10.0.0.1,2001:db8::1 ["/bin/down"]`,
+		`vi-2-master vip_announced 10.0.0.2 ["/bin/state" "INSTANCE" "VI_2" "MASTER" "100"]`,
+		`vi-2-backup vip_withdrawn 10.0.0.2 ["/bin/state" "INSTANCE" "VI_2" "BACKUP" "100"]`,
+		`vi-2-master-2 vip_announced 10.0.0.2 ["/bin/again" "INSTANCE" "VI_2" "MASTER" "100"]`,
+		`vi-2-backup-2 vip_withdrawn 10.0.0.2 ["/bin/again" "INSTANCE" "VI_2" "BACKUP" "100"]`,
+		`g-master vip_announced 10.0.0.1,2001:db8::1,10.0.0.2 ["/bin/all" "--x" "GROUP" "G" "MASTER" "0"]`,
+		`g-backup vip_withdrawn 10.0.0.1,2001:db8::1,10.0.0.2 ["/bin/all" "--x" "GROUP" "G" "BACKUP" "0"]`,
+	})
+	for _, says := range []string{
+		"f:10: notify_master is a [[hook]]: the program runs once for each VIP", "f:12: notify_fault is not converted: a VIP that leaves this host is the event vip_withdrawn",
+		"f:13: notify is not converted: a hook has the absolute path", "f:21: notify_master is not converted", "f:4: notify is a [[hook]]",
+	} {
+		expect.Contains(t, notes, says)
+	}
+	expect.False(t, strings.Contains(notes, "unknown keyword"), "%s", notes)
+}

@@ -33,12 +33,12 @@ var instanceKeywords = map[string]string{
 	"track_bfd":         "heartbeats detect a failed host within 300 ms",
 	"virtual_routes":    "configure them with the host's network",
 	"virtual_rules":     "configure them with the host's network",
-	"notify":            `follow "ironvip events"`,
-	"notify_master":     `follow "ironvip events"`,
-	"notify_backup":     `follow "ironvip events"`,
-	"notify_fault":      `follow "ironvip events"`,
-	"notify_stop":       `follow "ironvip events"`,
-	"smtp_alert":        `follow "ironvip events"`,
+	"notify":            "", // see notify
+	"notify_master":     "",
+	"notify_backup":     "",
+	"notify_fault":      "a VIP that leaves this host is the event vip_withdrawn, whatever the cause: add a [[hook]]",
+	"notify_stop":       "a stop of the agent moves no VIP",
+	"smtp_alert":        "add a [[hook]] for the events vip_announced and vip_withdrawn",
 	"use_vmac":          "the hosts' own MAC addresses answer for VIPs",
 	"accept":            "", "no_accept": "", "debug": "", "garp_master_delay": "", "garp_master_repeat": "",
 	"garp_master_refresh": "", "garp_master_refresh_repeat": "", "garp_lower_prio_delay": "", "garp_lower_prio_repeat": "",
@@ -63,7 +63,7 @@ func (c *converter) instance(s *statement) {
 		switch inner.Words[0] {
 		case "virtual_ipaddress", "virtual_ipaddress_excluded":
 			for _, a := range inner.block {
-				c.virtualAddress(a, device)
+				c.virtualAddress(a, device, s.Arg(0))
 			}
 		case "unicast_peer":
 			for _, p := range inner.block {
@@ -75,11 +75,12 @@ func (c *converter) instance(s *statement) {
 			c.other(inner, instanceKeywords, where)
 		}
 	}
+	c.notify(s, "INSTANCE", priorityOf(s), c.vips[s.Arg(0)])
 }
 
-// virtualAddress reads an address. It is announced on the interface after "dev", or else on that of
-// the instance.
-func (c *converter) virtualAddress(s *statement, device string) {
+// virtualAddress reads an address of an instance. It is announced on the interface after "dev", or else on that of the
+// instance.
+func (c *converter) virtualAddress(s *statement, device, instance string) {
 	text, _, _ := strings.Cut(s.Words[0], "/")
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
@@ -88,6 +89,7 @@ func (c *converter) virtualAddress(s *statement, device string) {
 	}
 	c.Announce.AddInterface(cmp.Or(s.After("dev"), device))
 	c.floating = append(c.floating, address{s.Place, addr})
+	c.vips[instance] = append(c.vips[instance], addr.String())
 }
 
 func (c *converter) peer(at migrate.Place, text string) {

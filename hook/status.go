@@ -1,0 +1,90 @@
+package hook
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/metric"
+	"github.com/ironvip/ironvip/internal/text"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// stats are what has become of the documents of a hook in this run of the agent.
+type stats struct {
+	delivered, failed, dropped uint64
+	since                      time.Time // of err: the first failure of a series
+	err                        error     // of the last attempt
+	droppedAt                  time.Time
+}
+
+// tried notes the result of an attempt, and returns that of the one before.
+func (s *stats) tried(err error, now time.Time) (before error) {
+	before, s.err = s.err, err
+	switch {
+	case err == nil:
+		s.delivered++
+		return before
+	case before == nil:
+		s.since = now
+	}
+	s.failed++
+	return before
+}
+
+// dropShown is how long the status shows a dropped document.
+const dropShown = time.Hour
+
+// drop notes a dropped document, and reports whether it is the first one in a while.
+func (s *stats) drop(now time.Time) (first bool) {
+	first = now.Sub(s.droppedAt) > dropShown
+	s.dropped++
+	s.droppedAt = now
+	return first
+}
+
+// each calls f for each hook, by name.
+func (h *Hooks) each(f func(name string, queued int, s *stats)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(h.hooks)) {
+		x := h.hooks[name]
+		f(name, x.queue.Len(), &x.stats)
+	}
+}
+
+// Problems returns the hooks that fail, and those that have dropped events within the last hour.
+func (h *Hooks) Problems() (out []vip.Problem) {
+	h.each(func(name string, queued int, s *stats) {
+		if s.err != nil {
+			out = append(out, vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf("hook %s fails since %s, %s: %v", name, s.since.UTC().Format(time.RFC3339), text.Plural(queued, "queued event"), s.err),
+				Hint: "the agent's log has the output of the program, or the answer of the webhook"})
+		}
+		if s.dropped > 0 && time.Since(s.droppedAt) < dropShown {
+			out = append(out, vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf("hook %s has lost %s because its queue was full, the last one at %s", name, text.Plural(int(s.dropped), "event"), s.droppedAt.UTC().Format(time.RFC3339)),
+				Hint: "make its receiver faster, or its patterns narrower"})
+		}
+	})
+	return out
+}
+
+// Metrics are the metrics of hooks.
+var Metrics = metric.NewGroup("Hooks", "hook_")
+
+var (
+	familyQueued    = Metrics.Gauge("queued_events", "Events that wait for a hook.", "hook")
+	familyDelivered = Metrics.Counter("delivered_total", "Events that a webhook accepted, or for which a program ended with exit status 0.", "hook")
+	familyFailed    = Metrics.Counter("failures_total", "Requests and runs of programs that failed.", "hook")
+	familyDropped   = Metrics.Counter("dropped_total", "Events that a hook does not get because its queue was full.", "hook")
+)
+
+// Collect is the collector of the metrics.
+func (h *Hooks) Collect(w *metric.Writer) {
+	h.each(func(name string, queued int, s *stats) {
+		w.Add(familyQueued, float64(queued), name)
+		w.Add(familyDelivered, float64(s.delivered), name)
+		w.Add(familyFailed, float64(s.failed), name)
+		w.Add(familyDropped, float64(s.dropped), name)
+	})
+}
