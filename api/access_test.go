@@ -151,7 +151,7 @@ func TestRegistrarStaysInItsNamespaces(t *testing.T) {
 	const ports = `"ports": [{"port": 80}]`
 	local, problems := (&spec.Service{Name: "local", Namespace: "shop", Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}, Backends: []spec.Backend{{Address: "127.0.0.1"}}}).Build("rest", "")
 	must.Empty(t, problems)
-	must.Get(r.deps.Registrar.PutService(t.Context(), rest.Put{Spec: spec.FromService(local)}))(t)
+	must.Get(r.deps.Services.Registrar.PutService(t.Context(), rest.Put{Spec: spec.FromService(local)}))(t)
 	backends := func(address string) string {
 		return `{"name": "e", "namespace": "shop", ` + ports + `, "backends": [{"address": "` + address + `"}]}`
 	}
@@ -199,7 +199,7 @@ func TestRegistrarStaysInItsNamespaces(t *testing.T) {
 		expect.Equal(t, a.StatusCode, c.want, "%s %s %s", c.method, c.path, c.body)
 	}
 	var names []string
-	for s := range r.deps.Services.All() {
+	for s := range r.deps.Tables.Services.All() {
 		names = append(names, s.String())
 	}
 	slices.Sort(names)

@@ -10,7 +10,8 @@ import (
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/control"
-	"github.com/ironvip/ironvip/announce/nodes"
+	drains "github.com/ironvip/ironvip/announce/nodes"
+	"github.com/ironvip/ironvip/api/nodes"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/roster"
@@ -21,13 +22,13 @@ import (
 // announceRig is the announcer's tables as an agent mirrors them, and drains in memory.
 type announceRig struct {
 	control.Tables
-	drains map[string]nodes.Drain
+	drains map[string]drains.Drain
 	stale  string
 }
 
 // newAnnounceRig returns tables with a VIP here, one elsewhere, one in conflict, and a route.
 func newAnnounceRig() *announceRig {
-	r := &announceRig{Tables: control.NewTables(&table.Clock{}), drains: map[string]nodes.Drain{}}
+	r := &announceRig{Tables: control.NewTables(&table.Clock{}), drains: map[string]drains.Drain{}}
 	since := time.Unix(1000, 0)
 	for _, n := range []announce.Announcement{
 		{Addr: netip.MustParseAddr("192.0.2.10"), Mode: announce.L2, Here: true, Owner: "lb1", Services: 2, Why: "lb1: highest of 2 eligible", Since: since},
@@ -49,23 +50,25 @@ func newAnnounceRig() *announceRig {
 	return r
 }
 
-func (r *announceRig) api() *Announcing {
-	return &Announcing{Announcements: r.Announcements, Announced: r.Announced, Peers: r.Peers, Stale: func() string { return r.stale },
-		Drains: func() map[string]nodes.Drain { return r.drains },
-		SetDrain: func(_ context.Context, node string, drain bool, author string) error {
-			if delete(r.drains, node); drain {
-				r.drains[node] = nodes.Drain{Node: node, Since: time.Unix(2000, 0), Author: author}
-			}
-			return nil
-		}}
+// use makes Deps use the tables and drains.
+func (r *announceRig) use(d *nodes.Deps) {
+	d.Announcements, d.Announced, d.Peers, d.Stale = r.Announcements, r.Announced, r.Peers, func() string { return r.stale }
+	d.Drains = func() map[string]drains.Drain { return r.drains }
+	d.SetDrain = func(_ context.Context, node string, drain bool, author string) error {
+		if delete(r.drains, node); drain {
+			r.drains[node] = drains.Drain{Node: node, Since: time.Unix(2000, 0), Author: author}
+		}
+		return nil
+	}
 }
 
 func TestAnnouncements(t *testing.T) {
 	rig := newAnnounceRig()
 	rig.stale = "no such file"
 	r := newRig(t, func(d *Deps) {
-		d.Node, d.Announcing = "lb1", rig.api()
-		d.Nodes = func(context.Context) (v1.NodeList, error) {
+		d.Node = "lb1"
+		rig.use(&d.Nodes)
+		d.Nodes.List = func(context.Context) (v1.NodeList, error) {
 			return v1.NodeList{Items: []v1.Node{{Name: "lb1"}, {Name: "lb2"}, {Name: "lb3"}}}, nil
 		}
 	})
@@ -133,11 +136,12 @@ func TestAnnouncements(t *testing.T) {
 func TestForgetNode(t *testing.T) {
 	store := ""
 	r := newRig(t, func(d *Deps) {
-		d.Node, d.Announcing = "lb1", newAnnounceRig().api()
-		d.Nodes = func(context.Context) (v1.NodeList, error) {
+		d.Node = "lb1"
+		newAnnounceRig().use(&d.Nodes)
+		d.Nodes.List = func(context.Context) (v1.NodeList, error) {
 			return v1.NodeList{Store: store, Items: []v1.Node{{Name: "lb1"}, {Name: "lb2", State: v1.NodeLost}}}, nil
 		}
-		d.ForgetNode = func(_ context.Context, node string) error {
+		d.Nodes.Forget = func(_ context.Context, node string) error {
 			return map[string]error{"lb2": nil, "lb1": fmt.Errorf("node lb1 is %w", roster.ErrPresent), "lb3": roster.ErrUnknown, "lb4": fleet.ErrUnavailable}[node]
 		}
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ironvip/ironvip/api/status/statustest"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy/balance"
@@ -197,27 +198,27 @@ func TestObservedHealth(t *testing.T) {
 		{"ejected, its check passes", vip.Healthy, []vip.CheckResult{result("", vip.Healthy, "")}, vip.Ejected, v1.BackendStatus{Health: "ejected", Check: "passive", HealthSince: &since, HealthReason: "refused", EjectedUntil: &until}},
 		{"ejected, its check fails", 0, []vip.CheckResult{result("", vip.Unhealthy, "status 500")}, vip.Ejected, v1.BackendStatus{Health: "unhealthy", Check: "http", HealthSince: &since, HealthReason: "status 500", HealthHint: hint}},
 	} {
-		w := newWritten()
-		w.healthy(1)
+		w := statustest.New()
+		w.Healthy(1)
 		if tc.passive != 0 {
-			p := vip.PassiveHealth{PassiveKey: passiveKey(serviceNo(1)), Health: tc.passive, Since: vip.InstantOf(since)}
+			p := vip.PassiveHealth{PassiveKey: statustest.PassiveKey(statustest.ServiceNo(1)), Health: tc.passive, Since: vip.InstantOf(since)}
 			if tc.passive == vip.Ejected {
 				p.Until, p.Reason = vip.InstantOf(until), "refused"
 			}
-			w.passive.Set(p)
+			w.Passive.Set(p)
 		}
-		service, _, _ := w.services.Get(serviceNo(1))
-		b := oneBackend
+		service, _, _ := w.Services.Get(statustest.ServiceNo(1))
+		b := statustest.OneBackend
 		b.Health = tc.source
 		if b.Health == vip.Unhealthy {
 			b.Reason = vip.ReasonText("critical")
 		}
 		service.Backends = []vip.Backend{b}
-		w.services.Set(service)
+		w.Services.Set(service)
 		if len(tc.checks) > 0 {
-			w.health.Set(vip.BackendHealth{Backend: b.Key(serviceNo(1)), Checks: tc.checks})
+			w.Health.Set(vip.BackendHealth{Backend: b.Key(statustest.ServiceNo(1)), Checks: tc.checks})
 		}
-		row, ok := New(w.deps()).service(serviceNo(1))
+		row, ok := New(depsOf(w)).services.Service(statustest.ServiceNo(1))
 		if !ok || len(row.Status.Backends) != 1 {
 			t.Fatalf("%s: %+v", tc.name, row)
 		}
@@ -255,24 +256,24 @@ func TestLastError(t *testing.T) {
 		{name: "unhealthy, by other hosts", checks: unhealthy, want: "timeout"},
 		{name: "unhealthy by its source", source: vip.Unhealthy, probe: "refused", probed: ago(time.Second), want: "critical"},
 	} {
-		w := newWritten()
-		w.healthy(1)
-		service, _, _ := w.services.Get(serviceNo(1))
-		b := oneBackend
+		w := statustest.New()
+		w.Healthy(1)
+		service, _, _ := w.Services.Get(statustest.ServiceNo(1))
+		b := statustest.OneBackend
 		if b.Health = tc.source; b.Health == vip.Unhealthy {
 			b.Reason = vip.ReasonText("critical")
 		}
 		service.Backends = []vip.Backend{b}
-		w.services.Set(service)
+		w.Services.Set(service)
 		if len(tc.checks) > 0 {
-			w.health.Set(vip.BackendHealth{Backend: b.Key(serviceNo(1)), Checks: tc.checks})
+			w.Health.Set(vip.BackendHealth{Backend: b.Key(statustest.ServiceNo(1)), Checks: tc.checks})
 		}
-		d := w.deps()
-		d.Proxy = func() *balance.Report {
-			return &balance.Report{Failures: map[vip.PassiveKey]reconcile.Failures{passiveKey(serviceNo(1)): tc.connection}}
+		d := depsOf(w)
+		d.Services.Proxy = func() *balance.Report {
+			return &balance.Report{Failures: map[vip.PassiveKey]reconcile.Failures{statustest.PassiveKey(statustest.ServiceNo(1)): tc.connection}}
 		}
-		d.LastFailure = func(*vip.Service, *vip.Backend) (vip.Instant, string) { return tc.probed, tc.probe }
-		row, _ := New(d).service(serviceNo(1))
+		d.Services.LastFailure = func(*vip.Service, *vip.Backend) (vip.Instant, string) { return tc.probed, tc.probe }
+		row, _ := New(d).services.Service(statustest.ServiceNo(1))
 		got := row.Status.Backends[0]
 		if got.LastError != tc.want || (got.LastErrorAt == nil) != (tc.at == 0) || got.LastErrorAt != nil && !got.LastErrorAt.Equal(tc.at.Time()) {
 			t.Errorf("%s: %q at %v, want %q at %v", tc.name, got.LastError, got.LastErrorAt, tc.want, tc.at.Time())

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/api/forwarding"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/pipeline"
@@ -34,8 +35,10 @@ func notBegun() (s *Server, begin func()) {
 	d := idle(tables)
 	d.Begun, d.Awaits = begun, func() string { return "waiting for consul at 10.0.0.5:8500: connection refused" }
 	d.Sources.(*table.Table[string, sources.Status]).Set(sources.Status{Name: "files", Type: "static"})
-	d.Stats = func() reconcile.Stats { return reconcile.Stats{} }
-	d.Repair = func(context.Context) ([]Difference, error) { return nil, errors.New("the dataplane was touched") }
+	d.Forwarding.Stats = func() reconcile.Stats { return reconcile.Stats{} }
+	d.Forwarding.Repair = func(context.Context) ([]forwarding.Difference, error) {
+		return nil, errors.New("the dataplane was touched")
+	}
 	return New(d), func() { close(begun) }
 }
 
@@ -123,9 +126,9 @@ func TestWhatReadinessWaitsFor(t *testing.T) {
 	statuses := s.Sources.(*table.Table[string, sources.Status])
 	statuses.Set(sources.Status{Name: "files", Stale: "no such directory"})
 	waits(`source \"files\" not read yet: no such directory`)
-	s.Services = table.New(&table.Clock{}, vip.KeyOfService, nil) // which is ready
+	s.Tables.Services = table.New(&table.Clock{}, vip.KeyOfService, nil) // which is ready
 	waits("first full reconcile not finished")
-	s.Stats = func() reconcile.Stats { return reconcile.Stats{TargetError: "read: no buffer space"} }
+	s.Forwarding.Stats = func() reconcile.Stats { return reconcile.Stats{TargetError: "read: no buffer space"} }
 	waits("dataplane unreachable: read: no buffer space")
 }
 

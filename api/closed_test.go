@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/api/status/statustest"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/plane/reconcile"
@@ -78,14 +79,14 @@ func heap() int {
 // without a word.
 func TestClosedPagesCostNothing(t *testing.T) {
 	const services, pages = 3000, 20
-	w := newWritten()
+	w := statustest.New()
 	stats := &reconciletest.Statistics{}
-	d := w.deps()
-	d.Statistics = stats
+	d := depsOf(w)
+	d.Forwarding.Statistics = stats
 	d.Events = event.NewLog(100, time.Now)
 	for i := range services {
-		w.healthy(i)
-		stats.Set(frontendNo(i), reconcile.Breakdown{Traffic: carried(uint64(i))})
+		w.Healthy(i)
+		stats.Set(statustest.FrontendNo(i), reconcile.Breakdown{Traffic: carried(uint64(i))})
 	}
 	s := New(d)
 	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -97,11 +98,11 @@ func TestClosedPagesCostNothing(t *testing.T) {
 	}
 	http.DefaultClient.CloseIdleConnections()
 	change := func(i int) {
-		backend := oneBackend.Key(serviceNo(i / 2))
+		backend := statustest.OneBackend.Key(statustest.ServiceNo(i / 2))
 		if i%2 == 0 { // until the next change, so that each of the two is a line
-			w.states.Set(vip.BackendState{Backend: backend, State: vip.Drain})
+			w.Overrides.Set(vip.BackendState{Backend: backend, State: vip.Drain})
 		} else {
-			w.states.Delete(backend)
+			w.Overrides.Delete(backend)
 		}
 		d.Events.Add(event.Event{Kind: "test", Message: fmt.Sprint(i)})
 	}

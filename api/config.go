@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	"github.com/ironvip/ironvip/api/request"
-
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
@@ -27,7 +26,7 @@ func (s *Server) validateConfig(ctx context.Context, _ *struct{}) (v1.ValidateRe
 
 func (s *Server) planConfig(ctx context.Context, _ *struct{}) (*v1.Plan, error) {
 	p, found := s.Config.Plan(ctx)
-	return plan(p, found), nil
+	return request.Plan(p, found), nil
 }
 
 func (s *Server) reload(ctx context.Context, _ *struct{}) (v1.ReloadResult, error) {

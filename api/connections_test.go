@@ -53,7 +53,7 @@ func connectionsOf(t *testing.T, a answer) (out []v1.Connection) {
 
 func TestConnections(t *testing.T) {
 	list := &connectionList{}
-	r := newRig(t, func(d *Deps) { d.ConnectionLister = list })
+	r := newRig(t, func(d *Deps) { d.Forwarding.ConnectionLister = list })
 	decode[v1.Service](r, "PUT", webPath, `{"ports":[{"name":"http","port":80},{"name":"media","protocol":"udp","port":"10000-10099"}],"backends":[{"address":"10.0.0.1"}]}`, "Prefer: wait=60")
 	decode[v1.Service](r, "PUT", "/v1/services/shop/db", `{"ports":[{"port":5432}],"backends":[{"address":"10.0.0.2"}]}`, "Prefer: wait=60")
 	at := func(service string, port uint16) vip.FrontendKey {

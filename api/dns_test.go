@@ -18,14 +18,14 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// noNames is a Naming without names.
-func noNames() Naming {
+// noNames is a stage without names.
+func noNames() *dns.Stage {
 	tables := dnstest.NewTables()
 	stage, err := dns.New(dns.Options{Settings: zone.Settings{Domain: "vip.internal"}, Clock: tables.Clock, Services: tables.Services, Allocations: tables.Allocations, Leases: tables.Leases})
 	if err != nil {
 		panic(err)
 	}
-	return Naming{Stage: stage, Zone: func() (string, []netip.AddrPort) { return "vip.internal", nil }}
+	return stage
 }
 
 // eventually waits until the answer to a GET has all texts.
@@ -75,7 +75,7 @@ func TestHostnameConflict(t *testing.T) {
 	}
 
 	// While nobody answers, nothing is wrong with the service.
-	stage := r.deps.Naming.Stage
+	stage := r.deps.Tables.Naming
 	settings := stage.Settings
 	off := settings
 	off.Servers = nil
@@ -152,7 +152,7 @@ func TestUndecidedName(t *testing.T) {
 		t.Fatal(err)
 	}
 	scope.Go(t, stage.Run)
-	r := newRig(t, func(d *Deps) { d.Naming.Stage = stage })
+	r := newRig(t, func(d *Deps) { d.Tables.Naming = stage })
 	tables.Service("young", "shop.example.com")
 	tables.Allocate("young", 2, "192.0.2.7")
 	const undecided = `"name":"shop.example.com","kind":"hostname","service":"young","addresses":["192.0.2.7"],"state":"undecided","winner":"old"`

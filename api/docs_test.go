@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api/request"
-
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"

@@ -7,7 +7,6 @@ import (
 	"maps"
 
 	"github.com/ironvip/ironvip/api/request"
-
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"

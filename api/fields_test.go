@@ -2,11 +2,8 @@ package api
 
 import (
 	"encoding/json"
-	"net/netip"
 	"reflect"
 	"testing"
-
-	"github.com/ironvip/ironvip/api/request"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/test/expect"
@@ -90,22 +87,6 @@ func TestGrantedPortsAreShown(t *testing.T) {
 	taken := decode[v1.Service](r, "PUT", "/v1/services/default/other", `{"ports":[{"port":80}],"external_traffic":"local","health_check_node_port":31000}`)
 	if p := taken.Status.Problems; len(p) != 1 || p[0].Code != vip.CodePortTaken || p[0].Field != "health_check_node_port" {
 		t.Errorf("a taken health port: %+v", p)
-	}
-}
-
-func TestFrontendKeysAreReadBack(t *testing.T) {
-	frontendKey := func(addr string, port, last uint16, p vip.Protocol, a vip.Audience) vip.FrontendKey {
-		return vip.FrontendKey{Addr: netip.MustParseAddr(addr), Port: port, LastPort: last, Protocol: p, Audience: a}
-	}
-	for _, k := range []vip.FrontendKey{
-		frontendKey("192.0.2.1", 80, 0, vip.TCP, vip.Everyone),
-		frontendKey("2001:db8::1", 80, 0, vip.UDP, vip.InternalClients),
-		frontendKey("192.0.2.1", 1, 65535, vip.SCTP, vip.Everyone),
-		frontendKey("2001:db8::1", 10000, 10099, vip.TCP, vip.InternalClients),
-	} {
-		if back, err := frontendOrder.After(request.Paging{Cursor: request.Cursor[vip.FrontendKey]{List: "frontends", Last: k}.String()}); err != nil || back != k {
-			t.Errorf("%s is read as %s, %v", k, back, err)
-		}
 	}
 }
 

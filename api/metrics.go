@@ -7,7 +7,9 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humagin"
 
 	"github.com/ironvip/ironvip/api/server"
+	"github.com/ironvip/ironvip/api/trouble"
 	"github.com/ironvip/ironvip/internal/metric"
+	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -71,6 +73,12 @@ var (
 	familyReloadTimestamp = stateMetrics.Gauge("config_last_reload_success_timestamp_seconds", "Load time of the current configuration, in Unix time.")
 )
 
+// leaseKind is what leases are counted by.
+type leaseKind struct {
+	of    string // v1.KindAddress or v1.KindNodePort
+	state ipam.LeaseState
+}
+
 // collectTables costs O(services and frontends with trouble).
 func (s *Server) collectTables(w *metric.Writer) {
 	w.Add(familyBuild, 1, s.Version)
@@ -92,7 +100,7 @@ func (s *Server) collectTables(w *metric.Writer) {
 		w.Add(familySourceRestarts, float64(src.Restarts), src.Name)
 	}
 	if s.hasBegun() { // else the free addresses are not known
-		for _, p := range s.Pools() {
+		for _, p := range s.Addresses.Pools() {
 			w.Add(familyPool, float64(p.Used), p.Name, "used")
 			w.Add(familyPool, float64(p.Cooling), p.Name, "cooling")
 			w.Add(familyPool, float64(p.Reserved), p.Name, "reserved")
@@ -104,7 +112,7 @@ func (s *Server) collectTables(w *metric.Writer) {
 		w.Add(familyLeases, float64(n), kind.of, kind.state.String())
 	}
 	s.addRefusals(w)
-	stats, d := s.Stats(), s.dataplane()
+	stats, d := s.Forwarding.Stats(), s.forwarding.State()
 	w.Add(familyDesired, float64(stats.DesiredRev))
 	w.Add(familyApplied, float64(stats.AppliedRev))
 	w.Add(familyRepairs, float64(stats.DriftRepairs))
@@ -126,38 +134,38 @@ func (s *Server) collectTables(w *metric.Writer) {
 }
 
 func (s *Server) addServices(w *metric.Writer) {
-	for k, n := range s.unhealthy.states() {
-		w.Add(familyServices, float64(n), k.source, string(k.state))
+	for k, n := range s.trouble.States() {
+		w.Add(familyServices, float64(n), k.Source, string(k.State))
 	}
-	of, sum := s.unhealthy.tallies()
-	sum.eachState(func(state string, n int) { w.Add(familyAllBackends, float64(n), state) })
-	w.Add(familyAllUsable, float64(sum.usable))
-	w.Add(familyAllUnhealthy, float64(sum.unhealthy))
+	of, sum := s.trouble.Tallies()
+	eachState(&sum, func(state string, n int) { w.Add(familyAllBackends, float64(n), state) })
+	w.Add(familyAllUsable, float64(sum.Usable))
+	w.Add(familyAllUnhealthy, float64(sum.Unhealthy))
 	for key, t := range of {
 		service := key.String()
-		t.eachState(func(state string, n int) { w.Add(familyBackends, float64(n), service, state) })
-		w.Add(familyUsable, float64(t.usable), service)
-		w.Add(familyUnhealthy, float64(t.unhealthy), service)
-		w.Add(familyServiceContest, float64(t.contested), service)
+		eachState(&t, func(state string, n int) { w.Add(familyBackends, float64(n), service, state) })
+		w.Add(familyUsable, float64(t.Usable), service)
+		w.Add(familyUnhealthy, float64(t.Unhealthy), service)
+		w.Add(familyServiceContest, float64(t.Contested), service)
 	}
 }
 
 // eachState calls f with the number of backends in each state.
-func (t *tally) eachState(f func(state string, n int)) {
-	f(vip.Ready.String(), t.ready)
-	f(vip.Drain.String(), t.drain)
-	f(vip.Maint.String(), t.maint)
+func eachState(t *trouble.Tally, f func(state string, n int)) {
+	f(vip.Ready.String(), t.Ready)
+	f(vip.Drain.String(), t.Drain)
+	f(vip.Maint.String(), t.Maint)
 }
 
 func (s *Server) addOverrides(w *metric.Writer) {
 	count := map[vip.State]int{vip.Drain: 0, vip.Maint: 0}
-	for _, o := range s.Overrides.All() {
+	for _, o := range s.Tables.Overrides.All() {
 		count[o.State]++
 	}
 	for state, n := range count {
 		w.Add(familyOverrides, float64(n), state.String())
 	}
-	w.Add(familyLocalOverrides, float64(len(s.LocalOverrides())))
+	w.Add(familyLocalOverrides, float64(len(s.Services.LocalOverrides())))
 }
 
 var (
@@ -184,18 +192,16 @@ func (s *Server) collectTraffic(w *metric.Writer) {
 		w.Add(familyStatsUp, 0)
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), countingTime)
-	defer cancel()
-	totals, err := s.Statistics.Totals(ctx, s.wanted)
+	totals, err := s.forwarding.Totals(context.Background())
 	if err != nil {
 		s.Log.Warn("read the dataplane's counters", "err", err)
 		w.Add(familyStatsUp, 0)
 		return
 	}
 	w.Add(familyStatsUp, 1)
-	counted := s.Statistics.Counted()
+	counted := s.Forwarding.Statistics.Counted()
 	for key, t := range totals {
-		row := s.Frontends.Row(key)
+		row := s.Tables.Frontends.Row(key)
 		if row == nil || t == (reconcile.Traffic{}) {
 			continue
 		}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
@@ -13,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/api/status/statustest"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
@@ -22,7 +21,7 @@ import (
 
 // allAlike reports the same counters for the first frontends, with the values that IPVS counts, and none for the others.
 type allAlike struct {
-	w    *written
+	w    *statustest.Tables
 	busy int // how many have traffic
 }
 
@@ -33,7 +32,7 @@ func (e allAlike) Counted() reconcile.Counted {
 func (e allAlike) Totals(context.Context, func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
 	out := make(map[vip.FrontendKey]reconcile.Traffic, e.busy)
 	for i := range e.busy {
-		out[frontendNo(i)] = reconcile.Traffic{Connections: 123456, Active: 12, Inactive: 34, In: reconcile.Volume{Packets: 1234567, Bytes: 123456789},
+		out[statustest.FrontendNo(i)] = reconcile.Traffic{Connections: 123456, Active: 12, Inactive: 34, In: reconcile.Volume{Packets: 1234567, Bytes: 123456789},
 			Out: reconcile.Volume{Packets: 2345678, Bytes: 9876543210}}
 	}
 	return out, nil
@@ -43,42 +42,24 @@ func (e allAlike) Breakdown(context.Context, vip.FrontendKey) (reconcile.Breakdo
 	return reconcile.Breakdown{}, false, nil
 }
 
-// fill adds n healthy services with the given number of backends each.
-func (w *written) fill(n, backends int) {
-	for i := range n {
-		k, f := serviceNo(i), frontendNo(i)
-		s := vip.Service{Key: k, Source: "files", Ports: []vip.Port{{Protocol: vip.TCP, Port: 80}}}
-		front := vip.Frontend{Key: f, Kind: vip.OnVIP, Service: k}
-		for b := range backends {
-			at := netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(b)})
-			s.Backends = append(s.Backends, vip.Backend{Address: at, Port: 8080, Weight: 1, State: vip.Ready})
-			front.Backends = append(front.Backends, vip.Endpoint{Addr: netip.AddrPortFrom(at, 8080), Weight: 1})
-		}
-		wanted, made := w.services.Put(s), w.frontends.Put(front)
-		w.allocations.Set(vip.Allocation{Asked: &wanted.Value, ServiceRev: wanted.Rev, VIPs: []netip.Addr{f.Addr}})
-		w.compiled.Set(pipeline.Compiled{Service: &wanted.Value, ServiceRev: wanted.Rev, Frontends: []*pipeline.FrontendRow{made}})
-		w.applied.Set(reconcile.AppliedFrontend{Tried: made})
-	}
-}
-
 // scraped is an agent with many services that answers scrapes.
 type scraped struct {
-	w       *written
+	w       *statustest.Tables
 	handler http.Handler
 	chosen  []string
 }
 
 // newScraped returns an agent with healthy services of 10 backends each.
 func newScraped(services, busy, unhealthy int, chosen ...string) *scraped {
-	s := &scraped{w: newWritten(), chosen: chosen}
-	s.w.fill(services, 10)
+	s := &scraped{w: statustest.New(), chosen: chosen}
+	s.w.Fill(services, 10)
 	for i := range unhealthy {
-		row, _, _ := s.w.services.Get(serviceNo(i))
-		s.w.states.Set(vip.BackendState{Backend: row.Backends[0].Key(row.Key), State: vip.Maint})
+		row, _, _ := s.w.Services.Get(statustest.ServiceNo(i))
+		s.w.Overrides.Set(vip.BackendState{Backend: row.Backends[0].Key(row.Key), State: vip.Maint})
 	}
-	d := s.w.deps()
+	d := depsOf(s.w)
 	d.BackendMetrics = func() []string { return s.chosen }
-	d.Statistics = allAlike{s.w, busy}
+	d.Forwarding.Statistics = allAlike{s.w, busy}
 	s.handler = New(d).Handler()
 	return s
 }
@@ -167,9 +148,9 @@ func processTime(b *testing.B) time.Duration {
 // 3 backends each.
 func BenchmarkListServices(b *testing.B) {
 	const services = 10_000
-	w := newWritten()
-	w.fill(services, 3)
-	d := w.deps()
+	w := statustest.New()
+	w.Fill(services, 3)
+	d := depsOf(w)
 	handler := New(d).Handler()
 	list := func() (n int) {
 		for cursor := "start"; cursor != ""; {

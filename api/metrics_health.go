@@ -50,25 +50,15 @@ func (s *Server) collectHealth(w *metric.Writer) {
 
 // addBackends adds one series for each backend of the chosen services.
 func (s *Server) addBackends(w *metric.Writer) {
-	health := func(k vip.BackendKey) *vip.BackendHealth {
-		if row := s.Health.Row(k); row != nil {
-			return &row.Value
-		}
-		return nil
-	}
-	passive := func(k vip.PassiveKey) *vip.PassiveHealth {
-		if row := s.Passive.Row(k); row != nil {
-			return &row.Value
-		}
-		return nil
-	}
-	failures := s.Proxy().Failures
-	for _, key := range s.unhealthy.chosenServices() {
-		row := s.Services.Row(key)
+	view := s.Tables.View()
+	failures := s.Services.Proxy().Failures
+	for _, key := range s.trouble.Chosen() {
+		row := s.Tables.Services.Row(key)
 		if row == nil {
 			continue
 		}
-		view, name := compile.View{Service: &row.Value, Health: health, Passive: passive}, key.String()
+		view.Service = &row.Value
+		name := key.String()
 		for i := range row.Value.Backends {
 			b := &row.Value.Backends[i]
 			seen, _ := view.Observed(b)

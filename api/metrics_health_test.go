@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/api/status/statustest"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/plane/reconcile"
@@ -14,13 +15,13 @@ import (
 )
 
 func TestHealthMetrics(t *testing.T) {
-	w := newWritten()
-	w.healthy(1)
-	w.healthy(2)
-	w.health.Set(vip.BackendHealth{Backend: oneBackend.Key(serviceNo(2)), Checks: []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: vip.Unhealthy}}})
-	d := w.deps()
-	d.Proxy = func() *balance.Report {
-		return &balance.Report{Failures: map[vip.PassiveKey]reconcile.Failures{passiveKey(serviceNo(2)): {Connects: 9, Resets: 8, Unanswered: 5, Retries: 7, Ejections: 6}}}
+	w := statustest.New()
+	w.Healthy(1)
+	w.Healthy(2)
+	w.Health.Set(vip.BackendHealth{Backend: statustest.OneBackend.Key(statustest.ServiceNo(2)), Checks: []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: vip.Unhealthy}}})
+	d := depsOf(w)
+	d.Services.Proxy = func() *balance.Report {
+		return &balance.Report{Failures: map[vip.PassiveKey]reconcile.Failures{statustest.PassiveKey(statustest.ServiceNo(2)): {Connects: 9, Resets: 8, Unanswered: 5, Retries: 7, Ejections: 6}}}
 	}
 	durations := probe.NewDurations()
 	for _, took := range []time.Duration{time.Millisecond, time.Second, 2 * time.Minute} {

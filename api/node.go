@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -12,12 +11,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/api/addresses"
 	"github.com/ironvip/ironvip/api/request"
+	"github.com/ironvip/ironvip/api/trouble"
 
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
@@ -33,12 +33,6 @@ func (s *Server) nodeRoutes() {
 		Content: server.Text("text/plain", "")}, s.metrics())
 	server.Handle(s.http, server.Route{Path: v1.PathOpenAPI, Early: true, Need: access.View, ID: "openapi", Tag: "node", Summary: "This document",
 		Content: server.Object("application/openapi+json")}, s.openAPI)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathNodes, Need: access.View, ID: "list-nodes", Tag: "node", Summary: "List the nodes of the fleet",
-		Description: "Nodes that are lost included. Without a shared store, the node that answers and the peers of its announcer. 503 while the shared store is unavailable."}, s.listNodes)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: v1.PathNodes + "/{name}", Need: access.Operate, ID: "forget-node", Tag: "node", Summary: "Forget a lost node",
-		Description: "Removes a node that will not return from the list, and its drain. 409 if the node is present."}, s.forgetNode)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathNodeChecks, Need: access.View, ID: "compare-checks", Tag: "node", Summary: "Compare the health checks of the nodes",
-		Description: "Which nodes of the fleet probe a backend, and what each finds. 503 while the shared store is unavailable."}, s.compareChecks)
 	server.Handle(s.http, server.Route{Path: v1.PathExport, Need: access.Administer, ID: "export", Tag: "addresses", Summary: "Save a snapshot of the store",
 		Description: "Leases, registrations and overrides, for a backup or another store. `ironvip snapshot restore` reads it.",
 		Content:     server.Object("application/json")}, s.export)
@@ -70,7 +64,7 @@ func (s *Server) getStatus(context.Context, *struct{}) (v1.NodeStatus, error) { 
 // status returns the health of this node. It costs O(sources + pools + unhealthy services + frontends).
 func (s *Server) status() v1.NodeStatus {
 	out := v1.NodeStatus{Node: s.Node, Version: s.Version, Started: s.Started.UTC(), Uptime: int64(time.Since(s.Started) / time.Second),
-		Level: v1.LevelOK, Ready: s.isReady(), Services: s.Services.Len(), Revision: s.tables.Revisions.Revision(), Checks: []v1.Check{}}
+		Level: v1.LevelOK, Ready: s.isReady(), Services: s.Tables.Services.Len(), Revision: s.Tables.Revisions.Revision(), Checks: []v1.Check{}}
 	next := map[string]string{"config": "ironvip config validate", "sources": "ironvip source list", "pools": "ironvip pool list",
 		"services": "ironvip service list", "dataplane": "ironvip dataplane show", "health ports": "ironvip events", "overrides": "ironvip debug table overrides",
 		"store": "ironvip events", "state": "ironvip doctor", "capacity": "ironvip service list", "limits": "ironvip service list",
@@ -85,13 +79,13 @@ func (s *Server) status() v1.NodeStatus {
 	add(s.sourcesCheck())
 	if s.hasBegun() { // else it is not known
 		add(s.poolsCheck())
-		now := s.unhealthy.standing()
+		now := s.trouble.Standing()
 		add(s.servicesCheck(now))
 		for _, c := range healthChecks(now, time.Now()) {
 			add(c)
 		}
 	}
-	d := s.dataplane()
+	d := s.forwarding.State()
 	c := v1.Check{Name: "dataplane", Level: d.Level, Message: fmt.Sprintf("%s, %s, %d drift", d.Mode, d.Summary, d.Repairs)}
 	if i := slices.IndexFunc(d.Problems, func(p v1.Problem) bool { return strings.Contains(d.Summary, p.Message) }); i >= 0 {
 		c.Hint = d.Problems[i].Hint
@@ -149,9 +143,9 @@ func (s *Server) sourcesCheck() v1.Check {
 func (s *Server) poolsCheck() v1.Check {
 	c := v1.Check{Name: "pools", Level: v1.LevelOK}
 	var parts []string
-	for _, p := range s.Pools() {
+	for _, p := range s.Addresses.Pools() {
 		size := "many"
-		if p.Size < maxCount {
+		if p.Size < addresses.MaxCount {
 			size = strconv.FormatUint(p.Size, 10)
 		}
 		part := fmt.Sprintf("%s %d of %s used", p.Name, p.Used, size)
@@ -167,30 +161,30 @@ func (s *Server) poolsCheck() v1.Check {
 	return c
 }
 
-// servicesCheck counts services by state, from the unhealthy index.
-func (s *Server) servicesCheck(now standing) v1.Check {
+// servicesCheck counts services by state, from the index of trouble.
+func (s *Server) servicesCheck(now trouble.Standing) v1.Check {
 	c := v1.Check{Name: "services", Level: v1.LevelOK}
-	healthy := now.services
-	for _, n := range now.states {
+	healthy := now.Services
+	for _, n := range now.States {
 		healthy -= n
 	}
-	c.Message = fmt.Sprintf("%d of %d healthy", max(healthy, 0), now.services) // services may be removed between the two counts
+	c.Message = fmt.Sprintf("%d of %d healthy", max(healthy, 0), now.Services) // services may be removed between the two counts
 	for _, state := range []string{v1.StateUnchecked, v1.StateElsewhere, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused} {
-		if n := now.states[status.State(state)]; n > 0 {
+		if n := now.States[status.State(state)]; n > 0 {
 			c.Message += fmt.Sprintf(", %d %s", n, state)
 			if state != v1.StateUnchecked && state != v1.StateElsewhere && (state != v1.StatePending || s.isReady()) {
 				c.Level = v1.LevelWarn
 			}
 		}
 	}
-	if now.ejected > 0 {
-		c.Message += fmt.Sprintf("; %d of %s ejected", now.ejected, text.Plural(now.backends, "backend"))
+	if now.Ejected > 0 {
+		c.Message += fmt.Sprintf("; %d of %s ejected", now.Ejected, text.Plural(now.Backends, "backend"))
 		c.Hint = "ironvip backend list shows the reasons"
 	}
-	if now.down > 0 {
-		c.Message += fmt.Sprintf("; %d of %s unhealthy", now.down, text.Plural(now.backends, "backend"))
+	if now.Down > 0 {
+		c.Message += fmt.Sprintf("; %d of %s unhealthy", now.Down, text.Plural(now.Backends, "backend"))
 		c.Hint = "ironvip backend list shows the reasons"
-		if 2*now.down > now.backends {
+		if 2*now.Down > now.Backends {
 			c.Level = v1.LevelFail
 			c.Hint = "most backends fail their health checks: check this host's network, and the checks; " + c.Hint
 		}
@@ -200,92 +194,22 @@ func (s *Server) servicesCheck(now standing) v1.Check {
 
 // healthChecks returns the lines about clients that are sent to unhealthy backends on purpose: by a
 // hold of this host, and by the panic mode of services.
-func healthChecks(now standing, at time.Time) (checks []v1.Check) {
-	if now.held > 0 {
-		since, left := max(0, at.Sub(now.since.Time())), max(0, now.until.Time().Sub(at))
+func healthChecks(now trouble.Standing, at time.Time) (checks []v1.Check) {
+	if now.Held > 0 {
+		since, left := max(0, at.Sub(now.Since.Time())), max(0, now.Until.Time().Sub(at))
 		checks = append(checks, v1.Check{Name: "health hold", Level: v1.LevelWarn,
 			Message: fmt.Sprintf("all health checks of this host failed at once %s ago; %s that fail keep getting clients for %s more, until %s",
-				since.Round(time.Second), text.Plural(now.held, "backend"), left.Round(time.Second), now.until.Time().UTC().Format(time.RFC3339)),
+				since.Round(time.Second), text.Plural(now.Held, "backend"), left.Round(time.Second), now.Until.Time().UTC().Format(time.RFC3339)),
 			Hint: "check this host's network and firewall: backends that still fail then get no new connections; ironvip backend list shows the errors"})
 	}
-	if n := len(now.panics); n > 0 {
-		names := request.Convert(now.panics, vip.ServiceKey.String)
+	if n := len(now.Panics); n > 0 {
+		names := request.Convert(now.Panics, vip.ServiceKey.String)
 		checks = append(checks, v1.Check{Name: "panic mode", Level: v1.LevelWarn,
 			Message: fmt.Sprintf("%s sent to unhealthy backends, too, because fewer than panic_threshold are healthy: %s",
 				"clients of "+text.Plural(n, "service")+" are", text.First(3, names, ", ")),
 			Hint: "see ironvip service explain " + names[0]})
 	}
 	return checks
-}
-
-func (s *Server) listNodes(ctx context.Context, in *request.Paging) (out v1.NodeList, err error) {
-	if out, err = s.Nodes(ctx); err != nil {
-		return out, nodesAway(err, v1.PathStatus)
-	}
-	out.Items, out.Next, err = request.List(*in, request.ByName.Of("nodes"), out.Items, func(n *v1.Node) string { return n.Name })
-	return out, err
-}
-
-// nodesAway returns the error of a request that reads the nodes of the fleet. Instead is the request
-// that shows this node alone.
-func nodesAway(err error, instead string) error {
-	if errors.Is(err, fleet.ErrUnavailable) {
-		return request.StoreAway(err.Error(), "see GET "+instead+" for this node alone; traffic is not affected")
-	}
-	return err
-}
-
-type compareChecksInput struct {
-	request.LongPaging
-	Service []string `query:"service,explode" maxItems:"100" doc:"of these services only: \"name\" or \"namespace/name\""`
-}
-
-// compareChecks reads the rows of all nodes from the store for each page, and costs O(services) and
-// O(backends) of the services of the page.
-func (s *Server) compareChecks(ctx context.Context, in *compareChecksInput) (out v1.CheckComparisonList, err error) {
-	last, err := checkOrder.After(request.Paging(in.LongPaging))
-	if err != nil {
-		return out, err
-	}
-	var services []*vip.Service
-	for _, name := range in.Service {
-		key, err := request.ServiceParameter(name)
-		if err != nil {
-			return out, err
-		}
-		row := s.Services.Row(key)
-		if row == nil {
-			return out, request.NoService(key)
-		}
-		services = append(services, &row.Value)
-	}
-	if len(in.Service) == 0 {
-		for _, service := range s.Services.All() {
-			services = append(services, &service)
-		}
-	}
-	services = slices.DeleteFunc(services, func(v *vip.Service) bool { return in.Cursor != "" && v.Key.Compare(last.Backend.Service) < 0 })
-	slices.SortFunc(services, func(a, b *vip.Service) int { return a.Key.Compare(b.Key) })
-	rows, err := s.CompareChecks(ctx, services)
-	if err != nil {
-		here := v1.PathServices + "/NAMESPACE/NAME"
-		if len(services) == 1 {
-			here = v1.ServicePath(services[0].Key.Namespace, services[0].Key.Name)
-		}
-		return out, nodesAway(err, here+"/backends")
-	}
-	// The rows of a service have no order, so the page needs all rows of its last service.
-	var read []v1.CheckComparison
-	for row := range rows {
-		if n := len(read); n > in.Limit && read[n-1].Service != row.Service {
-			break
-		}
-		if in.Cursor == "" || checkOrder.Compare(keyOfCheck(&row), last) > 0 {
-			read = append(read, row)
-		}
-	}
-	out.Items, out.Next, err = request.List(request.Paging(in.LongPaging), checkOrder, read, keyOfCheck)
-	return out, err
 }
 
 // export returns the store as a document. It costs O(leases and registrations).
@@ -302,7 +226,7 @@ func (s *Server) export(ctx context.Context, _ *struct{}) (*server.Stream, error
 }
 
 func (s *Server) listDebugTables(_ context.Context, in *request.Paging) (out v1.DebugTableList, err error) {
-	tables := request.Convert(s.Tables, func(t status.DebugTable) v1.DebugTableInfo {
+	tables := request.Convert(s.DebugTables, func(t status.DebugTable) v1.DebugTableInfo {
 		return v1.DebugTableInfo{Name: t.Name, Rows: t.Len(), Revision: t.Revision()}
 	})
 	place := func(name string) int {
@@ -319,31 +243,11 @@ type debugTableInput struct {
 }
 
 func (s *Server) getDebugTable(_ context.Context, in *debugTableInput) (v1.DebugTable, error) {
-	names := make([]string, len(s.Tables))
-	for i, t := range s.Tables {
+	names := make([]string, len(s.DebugTables))
+	for i, t := range s.DebugTables {
 		if names[i] = t.Name; t.Name == in.Table {
 			return v1.DebugTable{Name: t.Name, Revision: t.Revision(), Columns: t.Columns, Rows: t.Rows()}, nil
 		}
 	}
 	return v1.DebugTable{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "table \""+in.Table+"\" does not exist", "use one of "+strings.Join(names, ", "))
-}
-
-var checkOrder = request.Order[checkKey]{List: "checks", Compare: compareChecks}
-
-// checkKey identifies a row of the comparison of checks.
-type checkKey struct {
-	Backend vip.BackendKey
-	Port    uint16
-	Check   string
-}
-
-func compareChecks(a, b checkKey) int {
-	return cmp.Or(compareBackends(a.Backend, b.Backend), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Check, b.Check))
-}
-
-func keyOfCheck(c *v1.CheckComparison) checkKey {
-	k := checkKey{Port: c.Port, Check: c.Check}
-	k.Backend.Service, _ = vip.ParseServiceKey(c.Service) // both were written by String
-	k.Backend.Address, k.Backend.Port, _ = vip.ParseBackendID(c.Backend)
-	return k
 }

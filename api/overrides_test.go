@@ -79,7 +79,7 @@ func TestExpiryOfAnOverride(t *testing.T) {
 		}
 		must.AtMost(t, soon, time.Minute, a.body)
 	}
-	wait.Until(t, "it has expired", func() bool { return r.deps.Overrides.Len() == 0 })
+	wait.Until(t, "it has expired", func() bool { return r.deps.Tables.Overrides.Len() == 0 })
 	ended := func() bool {
 		for _, e := range decode[v1.EventList](r, "GET", v1.PathEvents, "").Items {
 			if e.Message == "override expired: drain" && e.Object == "10.0.0.1:8080" {

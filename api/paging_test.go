@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/api/forwarding"
 	"github.com/ironvip/ironvip/api/request"
-
 	"github.com/ironvip/ironvip/api/tokens"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
@@ -28,11 +28,11 @@ func TestEveryListHasPages(t *testing.T) {
 	stats, edit := counting(everything)
 	other := netip.MustParseAddr("198.51.100.1")
 	r := newRig(t, edit, func(d *Deps) {
-		d.Announcing = newAnnounceRig().api()
-		d.Nodes = func(context.Context) (v1.NodeList, error) {
+		newAnnounceRig().use(&d.Nodes)
+		d.Nodes.List = func(context.Context) (v1.NodeList, error) {
 			return v1.NodeList{Items: []v1.Node{{Name: "lb2"}, {Name: "lb1"}, {Name: "lb3"}}}, nil
 		}
-		d.CompareChecks = func(_ context.Context, services []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
+		d.Nodes.CompareChecks = func(_ context.Context, services []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
 			var rows []v1.CheckComparison
 			for _, s := range services {
 				for _, b := range s.Backends {
@@ -43,14 +43,14 @@ func TestEveryListHasPages(t *testing.T) {
 			}
 			return slices.Values(rows), nil
 		}
-		d.Diff = func(context.Context) (out []Difference, _ error) {
+		d.Forwarding.Diff = func(context.Context) (out []forwarding.Difference, _ error) {
 			for port := range uint16(3) {
 				key := vip.FrontendKey{Addr: other, Port: 9 - port, Protocol: vip.TCP}
-				out = append(out, Difference{Key: key, Have: &vip.Frontend{Key: key}})
+				out = append(out, forwarding.Difference{Key: key, Have: &vip.Frontend{Key: key}})
 			}
 			return out, nil
 		}
-		d.Pools = func() []ipam.PoolStatus {
+		d.Addresses.Pools = func() []ipam.PoolStatus {
 			return []ipam.PoolStatus{{Pool: ipam.Pool{Name: "b"}}, {Pool: ipam.Pool{Name: "a"}}, {Pool: ipam.Pool{Name: "c"}}}
 		}
 	})
@@ -58,7 +58,7 @@ func TestEveryListHasPages(t *testing.T) {
 		decode[v1.Service](r, "PUT", path, webBody("10.0.0.10", "10.0.0.9", "10.0.0.11"), "Prefer: wait=60")
 		decode[v1.Backend](r, "PUT", path+"/backends/10.0.0.9:8080/state", `{"state":"drain"}`, "Prefer: wait=60")
 	}
-	for key := range r.deps.Frontends.All() {
+	for key := range r.deps.Tables.Frontends.All() {
 		stats.Set(key, reconcile.Breakdown{Traffic: carried(1)})
 	}
 	for _, name := range []string{"b", "a", "c"} {

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/api/status/statustest"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/dns"
 	"github.com/ironvip/ironvip/dns/zone"
@@ -32,22 +33,22 @@ type part struct {
 }
 
 func backendNo(i int) vip.BackendKey {
-	return vip.BackendKey{Service: serviceNo(i), Address: oneBackend.Address, Port: oneBackend.Port}
+	return vip.BackendKey{Service: statustest.ServiceNo(i), Address: statustest.OneBackend.Address, Port: statustest.OneBackend.Port}
 }
 
 // partsOf returns each part of a status that can end while its service stays.
-func partsOf(t *testing.T, w *written, names *dns.Stage) []part {
-	own, hostnames := w.services.Row(serviceNo(0)).Value, w.services.Row(serviceNo(0)).Value
+func partsOf(t *testing.T, w *statustest.Tables, names *dns.Stage) []part {
+	own, hostnames := w.Services.Row(statustest.ServiceNo(0)).Value, w.Services.Row(statustest.ServiceNo(0)).Value
 	hostnames.Hostnames = vip.HostnamesOf("shop.example.com")
-	front, allocation, compiled := w.frontends.Row(frontendNo(0)), w.allocations.Row(serviceNo(0)).Value, w.compiled.Row(serviceNo(0)).Value
+	front, allocation, compiled := w.Frontends.Row(statustest.FrontendNo(0)), w.Allocations.Row(statustest.ServiceNo(0)).Value, w.Compiled.Row(statustest.ServiceNo(0)).Value
 	problem := &vip.Problem{Code: vip.CodeDataplane, Message: "refused"}
 	leaving := front.Value
 	leaving.Backends = []vip.Endpoint{{Addr: front.Value.Backends[0].Addr, Leaving: vip.InstantOf(time.Now().Add(time.Minute))}}
 	failing := []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: vip.Unhealthy}}
 	troubled := compiled
 	troubled.Problems = []vip.Problem{*problem}
-	rival := vip.Service{Key: serviceNo(1), Hostnames: hostnames.Hostnames}
-	leased := vip.Allocation{Asked: &rival, Since: 1, VIPs: []netip.Addr{frontendNo(1).Addr}}
+	rival := vip.Service{Key: statustest.ServiceNo(1), Hostnames: hostnames.Hostnames}
+	leased := vip.Allocation{Asked: &rival, Since: 1, VIPs: []netip.Addr{statustest.FrontendNo(1).Addr}}
 	settings, other := names.Settings, names.Settings
 	other.Domain = "other.internal"
 	reconfigure := func(s zone.Settings) func() {
@@ -56,27 +57,29 @@ func partsOf(t *testing.T, w *written, names *dns.Stage) []part {
 		}
 	}
 	return []part{
-		{"an override", func() { w.states.Set(vip.BackendState{Backend: backendNo(0), State: vip.Maint}) }, func() { w.states.Delete(backendNo(0)) }},
-		{"a drain", func() { w.states.Set(vip.BackendState{Backend: backendNo(0), State: vip.Drain}) }, func() { w.states.Delete(backendNo(0)) }},
-		{"an endpoint that leaves", func() { w.frontends.Set(leaving) }, func() { w.frontends.Set(front.Value) }},
-		{"passive health", func() { w.passive.Set(vip.PassiveHealth{PassiveKey: passiveKey(serviceNo(0)), Health: vip.Ejected}) },
-			func() { w.passive.Delete(passiveKey(serviceNo(0))) }},
-		{"health", func() { w.health.Set(vip.BackendHealth{Backend: backendNo(0), Checks: failing}) }, func() { w.health.Delete(backendNo(0)) }},
-		{"a problem of the service", func() { w.compiled.Set(troubled) }, func() { w.compiled.Set(compiled) }},
-		{"a problem of the dataplane", func() { w.applied.Set(reconcile.AppliedFrontend{Tried: front, Problem: problem}) },
-			func() { w.applied.Set(reconcile.AppliedFrontend{Tried: front}) }},
-		{"a result of the dataplane", func() { w.applied.Set(reconcile.AppliedFrontend{Tried: front}) }, func() { w.applied.Delete(frontendNo(0)) }},
-		{"a frontend", func() { w.frontends.Set(front.Value) }, func() { w.frontends.Delete(frontendNo(0)) }},
-		{"an allocation", func() { w.allocations.Set(allocation) }, func() { w.allocations.Delete(serviceNo(0)) }},
+		{"an override", func() { w.Overrides.Set(vip.BackendState{Backend: backendNo(0), State: vip.Maint}) }, func() { w.Overrides.Delete(backendNo(0)) }},
+		{"a drain", func() { w.Overrides.Set(vip.BackendState{Backend: backendNo(0), State: vip.Drain}) }, func() { w.Overrides.Delete(backendNo(0)) }},
+		{"an endpoint that leaves", func() { w.Frontends.Set(leaving) }, func() { w.Frontends.Set(front.Value) }},
+		{"passive health", func() {
+			w.Passive.Set(vip.PassiveHealth{PassiveKey: statustest.PassiveKey(statustest.ServiceNo(0)), Health: vip.Ejected})
+		},
+			func() { w.Passive.Delete(statustest.PassiveKey(statustest.ServiceNo(0))) }},
+		{"health", func() { w.Health.Set(vip.BackendHealth{Backend: backendNo(0), Checks: failing}) }, func() { w.Health.Delete(backendNo(0)) }},
+		{"a problem of the service", func() { w.Compiled.Set(troubled) }, func() { w.Compiled.Set(compiled) }},
+		{"a problem of the dataplane", func() { w.Applied.Set(reconcile.AppliedFrontend{Tried: front, Problem: problem}) },
+			func() { w.Applied.Set(reconcile.AppliedFrontend{Tried: front}) }},
+		{"a result of the dataplane", func() { w.Applied.Set(reconcile.AppliedFrontend{Tried: front}) }, func() { w.Applied.Delete(statustest.FrontendNo(0)) }},
+		{"a frontend", func() { w.Frontends.Set(front.Value) }, func() { w.Frontends.Delete(statustest.FrontendNo(0)) }},
+		{"an allocation", func() { w.Allocations.Set(allocation) }, func() { w.Allocations.Delete(statustest.ServiceNo(0)) }},
 		{"a problem of the source", func() {
-			w.refused.Set(sources.Refused{RefusedKey: sources.RefusedKey{Service: serviceNo(0)}, Problems: []vip.Problem{*problem}})
-		}, func() { w.refused.Delete(sources.RefusedKey{Service: serviceNo(0)}) }},
-		{"a hostname", func() { w.services.Set(hostnames) }, func() { w.services.Set(own) }},
+			w.Refused.Set(sources.Refused{RefusedKey: sources.RefusedKey{Service: statustest.ServiceNo(0)}, Problems: []vip.Problem{*problem}})
+		}, func() { w.Refused.Delete(sources.RefusedKey{Service: statustest.ServiceNo(0)}) }},
+		{"a hostname", func() { w.Services.Set(hostnames) }, func() { w.Services.Set(own) }},
 		{"a conflict of names", func() {
-			w.services.Set(rival)
-			w.allocations.Set(leased)
-			w.services.Set(hostnames)
-		}, func() { w.services.Delete(serviceNo(1)) }},
+			w.Services.Set(rival)
+			w.Allocations.Set(leased)
+			w.Services.Set(hostnames)
+		}, func() { w.Services.Delete(statustest.ServiceNo(1)) }},
 		{"a domain", reconfigure(other), reconfigure(settings)},
 	}
 }
@@ -86,22 +89,22 @@ func partsOf(t *testing.T, w *written, names *dns.Stage) []part {
 // waits is woken.
 func TestEndOfAnyPart(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		w := newWritten()
-		w.healthy(0)
+		w := statustest.New()
+		w.Healthy(0)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		leases := table.New(w.clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
-		names, err := dns.New(dns.Options{Clock: w.clock, Services: w.services, Allocations: w.allocations, Leases: leases,
+		leases := table.New(w.Clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
+		names, err := dns.New(dns.Options{Clock: w.Clock, Services: w.Services, Allocations: w.Allocations, Leases: leases,
 			Settings: zone.Settings{Domain: "vip.internal", ShortNames: true, Servers: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		go names.Run(ctx)
-		d := w.deps()
-		d.Naming.Stage = names
+		d := depsOf(w)
+		d.Tables.Naming = names
 		handler := New(d).Handler()
 		read := func(query, etag string) *httptest.ResponseRecorder {
-			req := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+v1.ServicePath("default", serviceNo(0).Name)+query, nil)
+			req := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+v1.ServicePath("default", statustest.ServiceNo(0).Name)+query, nil)
 			req.Header.Set("If-None-Match", etag)
 			out := httptest.NewRecorder()
 			handler.ServeHTTP(out, req)
@@ -110,7 +113,7 @@ func TestEndOfAnyPart(t *testing.T) {
 		for _, p := range partsOf(t, w, names) {
 			for _, waits := range []bool{false, true} {
 				p.begin()
-				w.health.Set(vip.BackendHealth{Backend: vip.BackendKey{Service: serviceNo(0), Port: 1}}) // the newest part
+				w.Health.Set(vip.BackendHealth{Backend: vip.BackendKey{Service: statustest.ServiceNo(0), Port: 1}}) // the newest part
 				synctest.Wait()
 				var before v1.Service
 				must.Succeed(t, json.Unmarshal(read("", "").Body.Bytes(), &before))
@@ -149,20 +152,20 @@ func TestEndOfAnyPart(t *testing.T) {
 func TestBlockingReadsCost(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const services, readers = 10_000, 20
-		w := newWritten()
-		w.fill(services, 4)
-		refused := sources.Refused{RefusedKey: sources.RefusedKey{Source: "files", Service: serviceNo(0)}, Problems: []vip.Problem{{Code: vip.CodeInvalid}}}
-		w.refused.Set(refused)
-		d := w.deps()
-		counted := &reads{Reader: d.Services}
-		d.Services = counted
+		w := statustest.New()
+		w.Fill(services, 4)
+		refused := sources.Refused{RefusedKey: sources.RefusedKey{Source: "files", Service: statustest.ServiceNo(0)}, Problems: []vip.Problem{{Code: vip.CodeInvalid}}}
+		w.Refused.Set(refused)
+		d := depsOf(w)
+		counted := &reads{Reader: d.Tables.Services}
+		d.Tables.Services = counted
 		s := New(d)
 		ctx, cancel := context.WithCancel(t.Context())
 		var answers atomic.Int64
 		for i := range readers {
 			go func() {
-				path := v1.ServicePath("default", serviceNo(i).Name)
-				req := httptest.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://localhost%s?wait=5m&revision=%d", path, s.tables.Revisions.Revision()), nil)
+				path := v1.ServicePath("default", statustest.ServiceNo(i).Name)
+				req := httptest.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://localhost%s?wait=5m&revision=%d", path, s.Tables.Revisions.Revision()), nil)
 				s.Handler().ServeHTTP(httptest.NewRecorder(), req)
 				answers.Add(1)
 			}()
@@ -175,11 +178,11 @@ func TestBlockingReadsCost(t *testing.T) {
 		}{
 			{"100 changes of another service", 0, 0, func() {
 				for range 50 {
-					w.states.Set(vip.BackendState{Backend: backendNo(services - 1), State: vip.Drain})
-					w.states.Delete(backendNo(services - 1))
+					w.Overrides.Set(vip.BackendState{Backend: backendNo(services - 1), State: vip.Drain})
+					w.Overrides.Delete(backendNo(services - 1))
 				}
 			}},
-			{"the end of a problem of the source", 1, 2, func() { w.refused.Delete(refused.RefusedKey) }},
+			{"the end of a problem of the source", 1, 2, func() { w.Refused.Delete(refused.RefusedKey) }},
 		} {
 			answers.Store(0)
 			counted.n.Store(0)

@@ -10,29 +10,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/text"
-	"github.com/ironvip/ironvip/vip"
 )
-
-// refusalLines returns a sentence for each reason for which the dataplane refused clients of a
-// service.
-func (s *Server) refusalLines(key vip.ServiceKey) (lines []string) {
-	report := s.Proxy().Services[key]
-	for _, r := range report.Refusals {
-		lines = append(lines, fmt.Sprintf("The dataplane has refused %s since the agent's start, last at %s: %s (%s).",
-			text.Plural(int(r.Count), "client"), r.Last.UTC().Format(time.RFC3339), r.Meaning, r.Reason))
-	}
-	if report.Full {
-		lines = append(lines, "It is full: new clients find no place, and wait in its queue or are refused (max_connections).")
-	}
-	if report.Most > 0 {
-		line := fmt.Sprintf("%d of at most %s wait in its queue", report.Waiting, text.Plural(report.Most, "client"))
-		if report.Waiting > 0 {
-			line += ", because the service or its backends have reached max_connections"
-		}
-		lines = append(lines, line+".")
-	}
-	return lines
-}
 
 // addRefusals adds the counters of refused clients and callers. It costs O(services in the proxy's report).
 func (s *Server) addRefusals(w *metric.Writer) {
@@ -41,7 +19,7 @@ func (s *Server) addRefusals(w *metric.Writer) {
 	w.Add(familyAPIRefused, float64(s.http.RefusedRequests.Count()), "client_requests")
 	w.Add(familyAPIRefused, float64(s.http.RefusedStreams.Count()), "streams")
 	w.Add(familyAPIRefused, float64(s.http.RefusedStreamsOfClients.Count()), "client_streams")
-	report := s.Proxy()
+	report := s.Services.Proxy()
 	for _, r := range report.Refusals {
 		w.Add(familyRefused, float64(r.Count), r.Reason)
 	}

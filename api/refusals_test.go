@@ -20,7 +20,7 @@ func TestRefusedClients(t *testing.T) {
 	at := time.Date(2026, 11, 8, 12, 1, 7, 0, time.UTC)
 	refused := []reconcile.Refusal{{Reason: "reserve", Meaning: "the rest is reserved", Count: 3, Last: at}, {Reason: "unreachable", Meaning: "no backend answered", Count: 1, Last: at}}
 	r := newRig(t, func(d *Deps) {
-		d.Proxy = func() *balance.Report {
+		d.Services.Proxy = func() *balance.Report {
 			return &balance.Report{Refusals: append([]reconcile.Refusal{{Reason: "capacity"}}, refused...),
 				Services: map[vip.ServiceKey]balance.ServiceReport{{Namespace: "default", Name: "web"}: {Refusals: refused, Waiting: 2, Most: 50, Full: true}}}
 		}
@@ -66,7 +66,7 @@ func TestRefusedClients(t *testing.T) {
 
 // The host answers with 503 to an event stream that is one too many, and counts it.
 func TestStreamsBeyondTheLimit(t *testing.T) {
-	r := newRig(t, func(d *Deps) { d.MaxConnections = 2 })
+	r := newRig(t, func(d *Deps) { d.Connections = 2 })
 	open := r.send("GET", v1.PathEvents, "", "Accept: application/x-ndjson")
 	defer open.Body.Close()
 	a := r.ask("GET", v1.PathEvents, "", "Accept: application/x-ndjson")
@@ -110,5 +110,5 @@ func TestBlockingReadsBeyondTheLimit(t *testing.T) {
 				t.Errorf("%s after another one: %d, %s", wait, a.StatusCode, a.body)
 			}
 		}
-	}, func(d *Deps) { d.MaxConnections = 2 })
+	}, func(d *Deps) { d.Connections = 2 })
 }

@@ -132,7 +132,7 @@ func TestReservationWithoutAStore(t *testing.T) {
 		{context.Canceled, 503, v1.CodeUnavailable},
 		{errors.New("odd"), 500, v1.CodeInternal},
 	} {
-		r := newRig(t, func(d *Deps) { d.Reservations = brokenReservations{c.err} })
+		r := newRig(t, func(d *Deps) { d.Addresses.Reservations = brokenReservations{c.err} })
 		for _, a := range []answer{r.ask("POST", v1.PathVIPs, `{"pool":"lan"}`), r.ask("DELETE", v1.VIPPath("192.0.2.9"), "")} {
 			if doc := a.problem(t); a.StatusCode != c.want || doc.Code != c.code {
 				t.Errorf("%v: %s", c.err, a.body)

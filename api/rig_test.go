@@ -21,6 +21,11 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/ironvip/ironvip/api/addresses"
+	"github.com/ironvip/ironvip/api/forwarding"
+	"github.com/ironvip/ironvip/api/nodes"
+	"github.com/ironvip/ironvip/api/server"
+	"github.com/ironvip/ironvip/api/services"
 	"github.com/ironvip/ironvip/api/snapshot"
 	"github.com/ironvip/ironvip/api/status"
 	"github.com/ironvip/ironvip/api/tokens"
@@ -139,18 +144,20 @@ func idle(tables pipeline.Tables) Deps {
 	begun := make(chan struct{})
 	close(begun)
 	noProblems := func(context.Context) (problems, warnings []vip.Problem) { return nil, nil }
-	return Deps{Policy: everyone, Node: "lb1", Version: "0.0.1", Log: slog.New(slog.DiscardHandler),
-		Registrar: nobody{}, LocalOverrides: func() []vip.BackendState { return nil },
-		Clock: tables.Clock, Services: tables.Services, Overrides: tables.Overrides, Health: tables.Health, Passive: tables.Passive, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
+	d := Deps{Options: server.Options{Policy: everyone, Node: "lb1", Version: "0.0.1", Log: slog.New(slog.DiscardHandler)},
+		Services: services.Deps{Registrar: nobody{}, LocalOverrides: func() []vip.BackendState { return nil }, DrainsKept: func(context.Context) error { return nil },
+			Proxy: func() *balance.Report { return &balance.Report{} }, Mode: func() string { return "proxy" }},
+		Tables: status.Tables{Clock: tables.Clock, Services: tables.Services, Overrides: tables.Overrides, Health: tables.Health, Passive: tables.Passive, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
+			Refused: table.New(tables.Clock, sources.KeyOfRefused, sources.SameRefused), Naming: noNames()},
 		Sources:   table.New(tables.Clock, sources.KeyOfStatus, sources.SameStatus),
-		Refused:   table.New(tables.Clock, sources.KeyOfRefused, sources.SameRefused),
 		Conflicts: pipeline.NewResolve(pipeline.ResolveOptions{Services: tables.Services}).Conflicts(),
-		Leases:    table.New(tables.Clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
-		Naming:    noNames(), Begun: begun, Ready: make(chan struct{}), DrainsKept: func(context.Context) error { return nil },
-		Events: event.NewLog(200, time.Now), Pools: func() []ipam.PoolStatus { return []ipam.PoolStatus{{Pool: ipam.Pool{Name: "lan"}, Size: 10, Free: 10}} },
-		Stats:     func() reconcile.Stats { return reconcile.Stats{Synced: true, Wanted: tables.Frontends.Len()} },
-		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy"} },
-		Proxy:     func() *balance.Report { return &balance.Report{} }, Statistics: &reconciletest.Statistics{},
+		Addresses: addresses.Deps{Leases: table.New(tables.Clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil), Zone: func() (string, []netip.AddrPort) { return "vip.internal", nil },
+			Pools: func() []ipam.PoolStatus { return []ipam.PoolStatus{{Pool: ipam.Pool{Name: "lan"}, Size: 10, Free: 10}} }},
+		Begun: begun, Ready: make(chan struct{}),
+		Events: event.NewLog(200, time.Now),
+		Forwarding: forwarding.Deps{Stats: func() reconcile.Stats { return reconcile.Stats{Synced: true, Wanted: tables.Frontends.Len()} },
+			Dataplane:  func() forwarding.Dataplane { return forwarding.Dataplane{Mode: "proxy"} },
+			Statistics: &reconciletest.Statistics{}, Connections: idleDataplane{}, ConnectionLister: idleDataplane{}},
 		BackendMetrics: func() []string { return nil },
 		Config: Config{
 			Check: func() v1.Check { return v1.Check{Name: "config", Level: v1.LevelOK} }, Validate: noProblems,
@@ -158,18 +165,17 @@ func idle(tables pipeline.Tables) Deps {
 			Reload: func(context.Context) (v1.ReloadResult, []vip.Problem) { return v1.ReloadResult{}, nil },
 			Loaded: func() (bool, time.Time) { return true, time.Now() },
 		},
-		Nodes:      func(context.Context) (v1.NodeList, error) { return v1.NodeList{}, nil },
-		ForgetNode: func(context.Context, string) error { return nil },
-		CompareChecks: func(context.Context, []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
-			return slices.Values([]v1.CheckComparison{}), nil
-		},
-		Announcing: newAnnounceRig().api(),
+		Nodes: nodes.Deps{List: func(context.Context) (v1.NodeList, error) { return v1.NodeList{}, nil }, Forget: func(context.Context, string) error { return nil },
+			CompareChecks: func(context.Context, []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
+				return slices.Values([]v1.CheckComparison{}), nil
+			}},
 		Snapshot: func(context.Context) (snapshot.Document, error) {
 			return snapshot.NewDocument(snapshot.Contents{}), nil
 		},
-		Checks:      func() []v1.Check { return nil },
-		Connections: idleDataplane{}, ConnectionLister: idleDataplane{},
+		Checks: func() []v1.Check { return nil },
 	}
+	newAnnounceRig().use(&d.Nodes)
+	return d
 }
 
 // idleDataplane has no connections.
@@ -203,7 +209,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	line := pipeline.New(pipeline.Options{Tables: tables, Allocator: allocator, Plane: r.plane, Resync: -1, Events: events, Log: log})
 	r.deps = idle(tables)
 	d := &r.deps
-	refused := d.Refused.(*table.Table[sources.RefusedKey, sources.Refused])
+	refused := d.Tables.Refused.(*table.Table[sources.RefusedKey, sources.Refused])
 	supervisor := sources.NewSupervisor(sources.Options{Resolver: line.Resolve, Services: tables.Services, Statuses: d.Sources.(*table.Table[string, sources.Status]), Refused: refused, Events: events, Log: log})
 	r.registry = &brokenStore{Bucket: store.NewBucket[rest.Record](db, "rest")}
 	records := must.Get(registry.NewLocal(r.registry))(t)
@@ -228,15 +234,16 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	}
 	listen := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8653")}
 	d.Tokens, d.Started, d.Log, d.Events = tokens.New(known, time.Now), time.Now(), log, events
-	d.Registrar, d.SetState, d.Overridden, d.Ready = registrar, overridden.Set, line.Compile.WaitOverridden, line.Loop.Synced()
-	d.Conflicts, d.Leases, d.Pools, d.Reservations, d.Preview = line.Resolve.Conflicts(), allocator.Leases(), allocator.Pools, allocator, allocator.Preview
-	d.Naming = Naming{Stage: names, Zone: func() (string, []netip.AddrPort) { return "vip.internal", listen }}
+	d.Services.Registrar, d.Services.SetState, d.Services.Overridden, d.Ready = registrar, overridden.Set, line.Compile.WaitOverridden, line.Loop.Synced()
+	d.Conflicts, d.Services.Preview = line.Resolve.Conflicts(), allocator.Preview
+	d.Addresses = addresses.Deps{Leases: allocator.Leases(), Pools: allocator.Pools, Reservations: allocator, Zone: func() (string, []netip.AddrPort) { return "vip.internal", listen }}
+	d.Tables.Naming = names
 	d.Resync = func(context.Context, string) error { r.resynced.Add(1); return nil }
-	d.Stats, d.Diff, d.Repair = line.Loop.Stats, line.Loop.Diff, line.Loop.Repair
-	d.Switch = func(_ context.Context, mode string, _, _ bool) (v1.SwitchPlan, error) {
+	d.Forwarding.Stats, d.Forwarding.Diff, d.Forwarding.Repair = line.Loop.Stats, line.Loop.Diff, line.Loop.Repair
+	d.Forwarding.Switch = func(_ context.Context, mode string, _, _ bool) (v1.SwitchPlan, error) {
 		return v1.SwitchPlan{From: "proxy", To: mode, Changes: mode != "proxy", Connections: []v1.SwitchConnections{}, Refused: []v1.Problem{}, Problems: []v1.Problem{}}, nil
 	}
-	d.Tables = []status.DebugTable{status.NewDebugTable("services", status.ServiceCells, tables.Services), status.NewDebugTable("frontends", status.FrontendCells, tables.Frontends)}
+	d.DebugTables = []status.DebugTable{status.NewDebugTable("services", status.ServiceCells, tables.Services), status.NewDebugTable("frontends", status.FrontendCells, tables.Frontends)}
 	for _, e := range edit {
 		e(d)
 	}
@@ -261,7 +268,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	})
 	<-line.Loop.Synced()
 	wait.Until(t, "a service of a file is applied, and the API has started", func() bool {
-		svc, ok := r.server.service(vip.ServiceKey{Namespace: "default", Name: "from-file"})
+		svc, ok := r.server.services.Service(vip.ServiceKey{Namespace: "default", Name: "from-file"})
 		st, _, started := r.deps.Sources.Get(rest.Type)
 		return ok && svc.Status.Applied && started && st.Synced
 	})

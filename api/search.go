@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/ironvip/ironvip/api/addresses"
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -44,25 +45,25 @@ func (s *Server) search(ctx context.Context, in *searchInput) (v1.SearchResult, 
 		return v1.SearchResult{}, server.BadRequest("q must have 1 to 100 characters", "use a part of a name or address, such as q=web",
 			vip.Problem{Code: vip.CodeInvalid, Field: "query.q", Message: "must have 1 to 100 characters"})
 	}
-	for k, v := range s.Services.All() {
+	for k, v := range s.Tables.Services.All() {
 		f.service(k, &v)
 	}
-	for n := range s.Naming.Stage.Names() {
+	for n := range s.Tables.Naming.Names() {
 		if r := f.rank(n.Name); r < nothing {
-			f.offer(v1.KindName, r, match{name: n.Name, service: n.Service, state: nameState(&n), detail: text.Join(n.VIPs, ", ", netip.Addr.String)})
+			f.offer(v1.KindName, r, match{name: n.Name, service: n.Service, state: addresses.NameState(&n), detail: text.Join(n.VIPs, ", ", netip.Addr.String)})
 		}
 	}
-	for r, l := range s.Leases.All() {
+	for r, l := range s.Addresses.Leases.All() {
 		f.lease(r, l)
 	}
-	for _, p := range s.Pools() {
+	for _, p := range s.Addresses.Pools() {
 		f.offer(v1.KindPool, f.rank(p.Name), match{name: p.Name, detail: text.Join(p.CIDRs, ", ", netip.Prefix.String)})
 	}
 	out := v1.SearchResult{Matches: []v1.SearchMatch{}}
 	nodes, _, err := s.nodes.Get(ctx, nodesAge, func(ctx context.Context) (v1.NodeList, error) {
 		ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
 		defer cancel()
-		return s.Nodes(ctx)
+		return s.Nodes.List(ctx)
 	})
 	if err != nil {
 		out.Missing = append(out.Missing, v1.KindNode)
@@ -216,11 +217,11 @@ func (s *Server) matchView(m *match) v1.SearchMatch {
 	switch out.Kind {
 	case v1.KindService:
 		out.Name = out.Service
-		if row, ok := s.summary(m.service); ok {
+		if row, ok := s.services.Summary(m.service); ok {
 			out.State, out.Detail = row.State, strings.TrimSpace(text.Join(row.VIPs, ", ", netip.Addr.String)+" "+row.Ports)
 		}
 	case v1.KindBackend:
-		if in := s.input(m.service); in.Service != nil && m.backend < len(in.Service.Backends) {
+		if in := s.Tables.Input(m.service, time.Now()); in.Service != nil && m.backend < len(in.Service.Backends) {
 			out.State, out.Detail = stateOfBackend(&in, &in.Service.Backends[m.backend])
 		}
 	}

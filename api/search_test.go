@@ -27,7 +27,7 @@ func (r *rig) found(text string) string {
 func TestSearch(t *testing.T) {
 	reads, begin := 0, time.Now()
 	r := newRig(t, func(d *Deps) {
-		d.Nodes = func(context.Context) (v1.NodeList, error) {
+		d.Nodes.List = func(context.Context) (v1.NodeList, error) {
 			reads++
 			return v1.NodeList{Items: []v1.Node{{Name: "Rack7-lb1", State: "present", Dataplane: "nft"}}}, nil
 		}
@@ -35,9 +35,9 @@ func TestSearch(t *testing.T) {
 	decode[v1.Service](r, "PUT", "/v1/services/shop/cart", `{"ports":[{"port":80,"target_port":8080}],"backends":[{"address":"10.1.0.11","node":"rack7-a"},{"address":"10.1.0.12","port":9000},{"address":"10.1.0.110"}]}`, "Prefer: wait=60")
 	decode[v1.Service](r, "PUT", "/v1/services/default/cart-old", `{"ports":[{"port":80}],"backends":[{"address":"10.2.0.1"}]}`, "Prefer: wait=60")
 	decode[v1.Backend](r, "PUT", v1.BackendStatePath("shop", "cart", "10.1.0.12:9000"), `{"state":"drain"}`, "Prefer: wait=60")
-	cart, _, _ := r.deps.Allocations.Get(vip.ServiceKey{Namespace: "shop", Name: "cart"})
+	cart, _, _ := r.deps.Tables.Allocations.Get(vip.ServiceKey{Namespace: "shop", Name: "cart"})
 	at := cart.VIPs[0].String()
-	other, _, _ := r.deps.Allocations.Get(vip.ServiceKey{Namespace: "default", Name: "cart-old"})
+	other, _, _ := r.deps.Tables.Allocations.Get(vip.ServiceKey{Namespace: "default", Name: "cart-old"})
 	old := other.VIPs[0].String()
 	for _, c := range []struct{ text, want string }{
 		{"10.1.0.11", "backend 10.1.0.11|shop/cart|unchecked|node rack7-a\nbackend 10.1.0.110|shop/cart|unchecked|\n"},
@@ -73,7 +73,7 @@ func TestSearch(t *testing.T) {
 		t.Errorf("%d reads of the nodes in %s", reads, begun)
 	}
 	away := newRig(t, func(d *Deps) {
-		d.Nodes = func(context.Context) (v1.NodeList, error) { return v1.NodeList{}, errors.New("consul is away") }
+		d.Nodes.List = func(context.Context) (v1.NodeList, error) { return v1.NodeList{}, errors.New("consul is away") }
 	})
 	if got := decode[v1.SearchResult](away, "GET", v1.PathSearch+"?q=rack7", ""); len(got.Missing) != 1 || got.Missing[0] != "node" || len(got.Matches) != 0 {
 		t.Errorf("without nodes: %+v", got)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api/server"
+	"github.com/ironvip/ironvip/api/services"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/sources/rest"
@@ -62,7 +63,7 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-type panics struct{ Registrar }
+type panics struct{ services.Registrar }
 
 func (panics) PutService(context.Context, rest.Put) (rest.Result, error) { panic("a broken invariant") }
 func (panics) DeleteService(context.Context, vip.ServiceKey, rest.Check) (uint64, error) {
@@ -70,7 +71,7 @@ func (panics) DeleteService(context.Context, vip.ServiceKey, rest.Check) (uint64
 }
 
 func TestOwnFaultsAreLoggedAndNotTold(t *testing.T) {
-	r := newRig(t, func(d *Deps) { d.Registrar = panics{d.Registrar} })
+	r := newRig(t, func(d *Deps) { d.Services.Registrar = panics{d.Services.Registrar} })
 	for method, detail := range map[string]string{"PUT": "a broken invariant", "DELETE": "a secret detail"} {
 		a := r.ask(method, webPath, webBody())
 		doc := a.problem(t)
@@ -144,7 +145,7 @@ func TestBodyThatIsTooSlow(t *testing.T) {
 // A body that is sent too slowly gets its response even if the read time exceeds the write time, as
 // for an apply.
 func TestSlowApplyIsAnswered(t *testing.T) {
-	if applyTime <= server.WriteTimeout {
+	if services.ApplyTime <= server.WriteTimeout {
 		t.Fatal("reading takes no longer than writing may: another test is needed")
 	}
 	inRig(t, func(t *testing.T, r *rig) {
@@ -157,7 +158,7 @@ func TestSlowApplyIsAnswered(t *testing.T) {
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
 		must.Succeed(t, err, "after %s", time.Since(start))
-		if took := time.Since(start); resp.StatusCode != http.StatusRequestTimeout || took < server.WriteTimeout || took > applyTime+time.Second {
+		if took := time.Since(start); resp.StatusCode != http.StatusRequestTimeout || took < server.WriteTimeout || took > services.ApplyTime+time.Second {
 			t.Errorf("%s after %s", resp.Status, took)
 		}
 		client.Close()

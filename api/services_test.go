@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api/request"
+	"github.com/ironvip/ironvip/api/services"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/fleet"
@@ -274,7 +275,7 @@ func TestFullDisk(t *testing.T) {
 
 // overtaken is a Registrar with a conflict of another host for every write.
 type overtaken struct {
-	Registrar
+	services.Registrar
 	err *registry.ConflictError
 }
 
@@ -295,7 +296,7 @@ func (o overtaken) DeleteService(context.Context, vip.ServiceKey, rest.Check) (u
 
 func TestConflictNamesTheOtherNode(t *testing.T) {
 	r := newRig(t, func(d *Deps) {
-		d.Registrar = overtaken{d.Registrar, &registry.ConflictError{Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Node: "lb2"}}
+		d.Services.Registrar = overtaken{d.Services.Registrar, &registry.ConflictError{Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Node: "lb2"}}
 	})
 	for method, path := range map[string]string{"PUT": webPath, "DELETE": webPath} {
 		a := r.ask(method, path, webBody())
@@ -318,7 +319,7 @@ func TestNameTakenDuringAnAtomicApply(t *testing.T) {
 		key := vip.ServiceKey{Namespace: "default", Name: "web"}
 		r.registry.interrupt(func() {
 			r.files.more <- spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 25}}}}
-			wait.Until(t, "the file has the name", func() bool { return r.deps.Services.Row(key) != nil })
+			wait.Until(t, "the file has the name", func() bool { return r.deps.Tables.Services.Row(key) != nil })
 		})
 		a := r.ask("POST", v1.PathApply+"?atomic=true", `{"services":[{"name":"web","ports":[{"port":80}]},{"name":"new","ports":[{"port":82}]},{"name":"db","ports":[{"port":91}]}]}`)
 		doc := a.problem(t)
@@ -336,7 +337,7 @@ func TestNameTakenDuringAnAtomicApply(t *testing.T) {
 
 // meanwhile is a Registrar that calls then after each write and before the response, if then is set.
 type meanwhile struct {
-	Registrar
+	services.Registrar
 	then *func(vip.ServiceKey) error
 }
 
@@ -416,7 +417,7 @@ func TestDeletedBeforeTheAnswer(t *testing.T) {
 						r.files.more <- spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 81}}}}
 						synctest.Wait()
 					}
-					registrar := r.deps.Registrar.(meanwhile).Registrar
+					registrar := r.deps.Services.Registrar.(meanwhile).Registrar
 					then = func(key vip.ServiceKey) error {
 						defer synctest.Wait() // the dataplane has it before the wait begins
 						if c.again {
@@ -456,12 +457,12 @@ func TestDeletedBeforeTheAnswer(t *testing.T) {
 						}
 					}
 					if !c.heir { // an override ends with its name
-						wait.Until(t, "no override is left", func() bool { return r.deps.Overrides.Len() == 0 })
+						wait.Until(t, "no override is left", func() bool { return r.deps.Tables.Overrides.Len() == 0 })
 					}
 				}, func(d *Deps) {
-					m, set := meanwhile{d.Registrar, &then}, d.SetState
-					d.Registrar = m
-					d.SetState = func(ctx context.Context, o overrides.Request) (overrides.Result, error) {
+					m, set := meanwhile{d.Services.Registrar, &then}, d.Services.SetState
+					d.Services.Registrar = m
+					d.Services.SetState = func(ctx context.Context, o overrides.Request) (overrides.Result, error) {
 						done, err := set(ctx, o)
 						return done, m.after(o.Backend.Service, err)
 					}
@@ -516,7 +517,7 @@ func TestRemovalThatAnotherSourceIsHeirTo(t *testing.T) {
 func TestPreferWaitTimesOut(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		d := r.deps // as while the dataplane hangs: nothing is ever applied
-		d.Applied = table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
+		d.Tables.Applied = table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
 		req := httptest.NewRequestWithContext(t.Context(), "PUT", "http://localhost"+webPath, strings.NewReader(webBody("10.0.0.1")))
 		req.Header.Set("Prefer", "wait=1")
 		rec := httptest.NewRecorder()
@@ -525,7 +526,7 @@ func TestPreferWaitTimesOut(t *testing.T) {
 		if err := json.Unmarshal(rec.Body.Bytes(), &doc); err != nil || rec.Code != http.StatusGatewayTimeout || doc.Code != v1.CodeApplyTimeout {
 			t.Errorf("%d %v\n%s", rec.Code, err, rec.Body)
 		}
-		_, ok := r.server.service(vip.ServiceKey{Namespace: "default", Name: "web"})
+		_, ok := r.server.services.Service(vip.ServiceKey{Namespace: "default", Name: "web"})
 		expect.True(t, ok, "it is not stored")
 	})
 }
@@ -588,9 +589,9 @@ func TestRevisionIsNotNewerThanTheAnswer(t *testing.T) {
 		put(vip.Backend{})
 		var changed uint64
 		d := idle(pipeline.NewTables(clock))
-		d.Services, d.Frontends, d.Compiled = services, frontends, compiled
-		d.Applied = &interrupted{Reader: applied, left: reading, f: func() { changed = put(vip.Backend{}, vip.Backend{}) }}
-		got, ok := New(d).service(key)
+		d.Tables.Services, d.Tables.Frontends, d.Tables.Compiled = services, frontends, compiled
+		d.Tables.Applied = &interrupted{Reader: applied, left: reading, f: func() { changed = put(vip.Backend{}, vip.Backend{}) }}
+		got, ok := New(d).services.Service(key)
 		if !ok || len(got.Spec.Backends) == 1 && changed > 0 && got.Revision >= changed {
 			t.Errorf("changed to revision %d during reading %d of applied: answered with revision %d and %d backends", changed, reading, got.Revision, len(got.Spec.Backends))
 		}
@@ -743,7 +744,7 @@ func TestHintForLargeBodies(t *testing.T) {
 
 func TestApplyTooLarge(t *testing.T) {
 	r := newRig(t)
-	for size, want := range map[int]int{maxApplyBody: http.StatusBadRequest, maxApplyBody + 1: http.StatusRequestEntityTooLarge} {
+	for size, want := range map[int]int{services.MaxApplyBody: http.StatusBadRequest, services.MaxApplyBody + 1: http.StatusRequestEntityTooLarge} {
 		const begin = `{"services":[`
 		a := r.ask("POST", v1.PathApply, begin+strings.Repeat(" ", size-len(begin)))
 		if doc := a.problem(t); a.StatusCode != want || want == http.StatusRequestEntityTooLarge && (doc.Detail != "the body is larger than 16 MiB" || doc.Hint != "split it into several requests") {
@@ -784,8 +785,8 @@ func TestAnswersAreBounded(t *testing.T) {
 		}
 	}
 	for body, detail := range map[string]string{
-		`{"services":[` + many(maxApplied+1, "{}") + `]}`:                      "more than 20000 services",
-		`{"services":[{},{"name":"` + strings.Repeat("x", maxService) + `"}]}`: "services[1] is larger than 1 MiB",
+		`{"services":[` + many(services.MaxApplied+1, "{}") + `]}`:                      "more than 20000 services",
+		`{"services":[{},{"name":"` + strings.Repeat("x", services.MaxService) + `"}]}`: "services[1] is larger than 1 MiB",
 	} {
 		a := r.ask("POST", v1.PathApply, body)
 		if doc := a.problem(t); a.StatusCode != http.StatusRequestEntityTooLarge || !strings.Contains(doc.Detail, detail) {
@@ -806,7 +807,7 @@ func TestSmallBodiesAreDecodedBesideLargeOnes(t *testing.T) {
 			synctest.Wait()
 		}
 		for range 50 {
-			decode(maxService, func() { <-release })
+			decode(services.MaxService, func() { <-release })
 		}
 		var small atomic.Bool
 		decode(request.SmallBody, func() { small.Store(true) })
@@ -822,7 +823,7 @@ func TestDecodingIsBounded(t *testing.T) {
 	var all sync.WaitGroup
 	for range 50 {
 		all.Go(func() {
-			request.Decoded(make([]byte, maxService), func([]byte) (struct{}, []vip.Problem) {
+			request.Decoded(make([]byte, services.MaxService), func([]byte) (struct{}, []vip.Problem) {
 				for n := now.Add(1); ; {
 					if seen := most.Load(); n <= seen || most.CompareAndSwap(seen, n) {
 						break
@@ -853,7 +854,7 @@ func TestWaitIsForDrains(t *testing.T) {
 		keep = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		put(504, "Prefer: wait=1")
 		put(200)
-	}, func(d *Deps) { d.DrainsKept = func(ctx context.Context) error { return keep(ctx) } })
+	}, func(d *Deps) { d.Services.DrainsKept = func(ctx context.Context) error { return keep(ctx) } })
 }
 
 // A wait ends with the agent, and its answer says so.
@@ -872,5 +873,7 @@ func TestWaitEndsWithTheAgent(t *testing.T) {
 		}
 		expect.Is(t, <-ended, context.Canceled)
 		expect.AtMost(t, time.Since(began), 2*time.Second, "it took")
-	}, func(d *Deps) { d.DrainsKept = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() } })
+	}, func(d *Deps) {
+		d.Services.DrainsKept = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	})
 }

@@ -131,7 +131,7 @@ func TestSessionNeedsItsOrigin(t *testing.T) {
 func TestLastingRequestsEndWithTheirToken(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, withTokens, func(d *Deps) {
-			d.DrainsKept = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() } // a write waits for this, too
+			d.Services.DrainsKept = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() } // a write waits for this, too
 		})
 		bearer := "Authorization: Bearer " + r.create(tokens.Token{Name: "deploy", Grant: access.Grant{Role: access.Operator}})
 		ended := make(chan string, 4)
@@ -188,7 +188,7 @@ func TestBodyOutlivesItsToken(t *testing.T) {
 			resp := must.Get(http.ReadResponse(bufio.NewReader(conn), httptest.NewRequest(c.method, c.path, nil)))(t)
 			body, _ := io.ReadAll(resp.Body)
 			expect.Equal(t, (answer{resp, body}).problem(t).Code, c.code, "%s %s: %s", c.method, c.path, body)
-			_, stored := r.server.service(vip.ServiceKey{Namespace: "default", Name: "web"})
+			_, stored := r.server.services.Service(vip.ServiceKey{Namespace: "default", Name: "web"})
 			expect.False(t, stored, "%s %s: the service is stored", c.method, c.path)
 			if slices.ContainsFunc(r.deps.Tokens.List(), func(t tokens.Token) bool { return t.Name == "evil" }) {
 				t.Error("the token is created")

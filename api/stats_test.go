@@ -22,7 +22,7 @@ import (
 // counting makes Deps use a dataplane with counters.
 func counting(counted reconcile.Counted) (*reconciletest.Statistics, func(*Deps)) {
 	s := &reconciletest.Statistics{Parts: counted}
-	return s, func(d *Deps) { d.Statistics = s }
+	return s, func(d *Deps) { d.Forwarding.Statistics = s }
 }
 
 var everything = reconcile.Counted{Packets: true, Inactive: true, Rates: true}
@@ -48,7 +48,7 @@ func shownSum(sum, times uint64) v1.Traffic {
 // frontends returns the keys of a service's frontends by port.
 func (r *rig) frontends(service string) map[uint16]vip.FrontendKey {
 	out := map[uint16]vip.FrontendKey{}
-	for key, f := range r.deps.Frontends.All() {
+	for key, f := range r.deps.Tables.Frontends.All() {
 		if f.Service.String() == service {
 			out[key.Port] = key
 		}
@@ -176,7 +176,7 @@ func (p planeOf) Connections(_ context.Context, key vip.FrontendKey) (map[netip.
 // and of a removed one that drains.
 func TestBackendConnections(t *testing.T) {
 	open := planeOf{}
-	r := newRig(t, func(d *Deps) { d.Connections = open })
+	r := newRig(t, func(d *Deps) { d.Forwarding.Connections = open })
 	body := func(backends string) string {
 		return `{"drain_timeout":"1h","ports":[{"name":"http","port":80,"target_port":8080},{"name":"https","port":443}],"backends":[` + backends + `]}`
 	}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/api/status/statustest"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -90,8 +91,8 @@ func TestSummaryIsTheFirstLine(t *testing.T) {
 	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=60")
 	decode[v1.Backend](r, "PUT", v1.BackendStatePath("default", "web", "10.0.0.2:8080"), `{"state":"drain"}`, "Prefer: wait=60")
 	for _, k := range []vip.ServiceKey{{Namespace: "default", Name: "web"}, {Namespace: "default", Name: "from-file"}} {
-		full, _ := r.server.service(k)
-		short, ok := r.server.summary(k)
+		full, _ := r.server.services.Service(k)
+		short, ok := r.server.services.Summary(k)
 		if !ok || short.Summary != full.Status.Summary || short.State != full.Status.State || short.Usable != full.Status.Usable || short.Backends != len(full.Status.Backends) {
 			t.Errorf("%+v, in full %+v", short, full.Status)
 		}
@@ -130,11 +131,11 @@ func (r *reads) Row(k vip.ServiceKey) *table.Row[vip.Service] {
 func TestWatchersCost(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const services, watchers = 10_000, 20
-		w := newWritten()
-		w.fill(services, 4)
-		d := w.deps()
-		counted := &reads{Reader: d.Services}
-		d.Services = counted
+		w := statustest.New()
+		w.Fill(services, 4)
+		d := depsOf(w)
+		counted := &reads{Reader: d.Tables.Services}
+		d.Tables.Services = counted
 		handler := New(d).Handler()
 		ctx, cancel := context.WithCancel(t.Context())
 		var rows, bytes atomic.Int64
@@ -145,7 +146,7 @@ func TestWatchersCost(t *testing.T) {
 			}()
 		}
 		settled := func() { // the pace is over, and nothing is left to do
-			time.Sleep(2 * pace)
+			time.Sleep(50 * time.Millisecond)
 			synctest.Wait()
 		}
 		settled()
@@ -166,15 +167,15 @@ func TestWatchersCost(t *testing.T) {
 				t.Errorf("%s: %d bytes sent", what, bytes.Load())
 			}
 		}
-		first := vip.BackendKey{Service: serviceNo(7), Address: w.services.Row(serviceNo(7)).Value.Backends[0].Address, Port: 8080}
-		step("a drain", watchers, func() { w.states.Set(vip.BackendState{Backend: first, State: vip.Drain}) })
-		step("another author", 0, func() { w.states.Set(vip.BackendState{Backend: first, State: vip.Drain, Author: "ann"}) })
+		first := vip.BackendKey{Service: statustest.ServiceNo(7), Address: w.Services.Row(statustest.ServiceNo(7)).Value.Backends[0].Address, Port: 8080}
+		step("a drain", watchers, func() { w.Overrides.Set(vip.BackendState{Backend: first, State: vip.Drain}) })
+		step("another author", 0, func() { w.Overrides.Set(vip.BackendState{Backend: first, State: vip.Drain, Author: "ann"}) })
 		step("a burst of changes", watchers, func() {
 			for range 100 {
-				w.states.Delete(first)
-				w.states.Set(vip.BackendState{Backend: first, State: vip.Drain})
+				w.Overrides.Delete(first)
+				w.Overrides.Set(vip.BackendState{Backend: first, State: vip.Drain})
 			}
-			w.states.Delete(first)
+			w.Overrides.Delete(first)
 		})
 		cancel()
 		synctest.Wait()

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api/request"
-
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/tokens"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -108,7 +107,7 @@ func tokenRefused(name string, err error) error {
 	case errors.Is(err, tokens.ErrNoToken):
 		return server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no token \""+name+"\"", "list tokens: GET "+v1.PathTokens)
 	}
-	return request.WriteFailed(vip.BackendKey{}, err)
+	return request.WriteFailed(err)
 }
 
 func (s *Server) whoami(ctx context.Context, _ *struct{}) (v1.Whoami, error) {

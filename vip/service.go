@@ -200,6 +200,11 @@ type BackendKey struct {
 	Port    uint16
 }
 
+// Compare orders backends by service, then by address and port.
+func (k BackendKey) Compare(other BackendKey) int {
+	return cmp.Or(k.Service.Compare(other.Service), k.Address.Compare(other.Address), cmp.Compare(k.Port, other.Port))
+}
+
 // ID returns the backend's name within its service; see Backend.ID.
 func (k BackendKey) ID() string { return Backend{Address: k.Address, Port: k.Port}.ID() }
 

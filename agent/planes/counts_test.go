@@ -8,7 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/api/forwarding"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
@@ -130,7 +130,7 @@ func TestForwards(t *testing.T) {
 	}{{configs.ModeNFT, "", true}, {configs.ModeProxy, "/run/proxy.sock", true}, {configs.ModeProxy, "", false}} {
 		cfg := &configs.Config{}
 		cfg.Dataplane.ProxySocket = c.socket
-		p := with(Options{Started: cfg}, &dataplane{about: api.Dataplane{Mode: c.mode}})
+		p := with(Options{Started: cfg}, &dataplane{about: forwarding.Dataplane{Mode: c.mode}})
 		expect.Equal(t, p.Forwards(), c.forwards, "%s at %q", c.mode, c.socket)
 	}
 }

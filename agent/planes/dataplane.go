@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/api/forwarding"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/metric"
@@ -21,10 +21,10 @@ import (
 
 // dataplane is an open dataplane and the reason for its selection.
 type dataplane struct {
-	plane.Opened                // its Plane is vips
-	vips         *vips.Plane    // around the dataplane
-	about        api.Dataplane  // without Findings, see now
-	proxy        *remote.Client // nil: it is not the proxy
+	plane.Opened                      // its Plane is vips
+	vips         *vips.Plane          // around the dataplane
+	about        forwarding.Dataplane // without Findings, see now
+	proxy        *remote.Client       // nil: it is not the proxy
 
 	halt     context.CancelFunc                                  // ends its connection to the proxy, and pathLoop
 	pathLoop *reconcile.Reconciler[vip.ProbePath, vip.ProbePath] // nil: without Paths
@@ -33,7 +33,7 @@ type dataplane struct {
 func (d *dataplane) kind() *plane.Kind { return configs.DataplaneOf(d.about.Mode) }
 
 // now returns the present description of the dataplane, because findings appear and disappear.
-func (d *dataplane) now() api.Dataplane {
+func (d *dataplane) now() forwarding.Dataplane {
 	about := d.about
 	about.Findings = []v1.Finding{}
 	if d.Findings != nil {
@@ -60,7 +60,7 @@ func (d *dataplane) Close() error {
 // dataplane.proxy_socket, it runs in this process.
 func (p *Planes) open(mode, why string) (*dataplane, error) {
 	cfg := p.o.Started
-	d := &dataplane{about: api.Dataplane{Mode: mode, Reason: why}}
+	d := &dataplane{about: forwarding.Dataplane{Mode: mode, Reason: why}}
 	o := vips.Options{Device: cfg.Dataplane.Device, Log: p.o.Log}
 	if d.kind().Open == nil {
 		d.proxy = p.proxyClient(p.o.Tables.Passive)

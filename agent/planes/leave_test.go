@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/api/forwarding"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/expect"
@@ -19,7 +19,7 @@ func TestTimeOfADataplaneThatLeaves(t *testing.T) {
 	db := must.Get(store.Open(filepath.Join(t.TempDir(), "state.db")))(t)
 	defer db.Close()
 	planesOf := func(mode string) *Planes {
-		return with(Options{DB: db, Log: slog.New(slog.DiscardHandler)}, &dataplane{about: api.Dataplane{Mode: mode}})
+		return with(Options{DB: db, Log: slog.New(slog.DiscardHandler)}, &dataplane{about: forwarding.Dataplane{Mode: mode}})
 	}
 	serves := func(mode string) *Planes {
 		p := planesOf(mode)

@@ -32,7 +32,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/api/forwarding"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/event"
@@ -158,7 +158,7 @@ func (p *Planes) Mode() string { return p.plane().about.Mode }
 func (p *Planes) Reason() string { return p.plane().about.Reason }
 
 // Dataplane returns the dataplane for the API.
-func (p *Planes) Dataplane() api.Dataplane {
+func (p *Planes) Dataplane() forwarding.Dataplane {
 	about := p.plane().now()
 	about.Switching = p.switching()
 	if how := p.connect.String(); how != "" {

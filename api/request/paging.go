@@ -146,3 +146,12 @@ func When(t time.Time) *time.Time {
 	t = t.UTC()
 	return &t
 }
+
+// Object is the response about one object.
+type Object[T any] struct {
+	Status            int
+	ETag              string `header:"ETag"`
+	Location          string `header:"Location"`
+	PreferenceApplied string `header:"Preference-Applied"`
+	Body              T
+}

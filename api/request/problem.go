@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"syscall"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/registry"
-	"github.com/ironvip/ironvip/pipeline/overrides"
-	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -26,49 +25,18 @@ func NoBackend(key vip.BackendKey) *server.Problem {
 		"register it: PUT "+v1.BackendPath(key.Service.Namespace, key.Service.Name, id))
 }
 
-// GoneMeanwhile returns the problem of a write that another client reverted before the response. A
-// 404 would mean that the object never existed. Heir is the source that has the service's name now; "":
-// none has.
-func GoneMeanwhile(what, heir string) *server.Problem {
-	detail, hint := what+" was written, but another client deleted it", "write it again if needed"
-	if heir != "" {
-		detail += `; the service of source "` + heir + `" has its name now`
-		hint = OwnedHint(&rest.OwnedError{Source: heir})
-	}
-	return server.Refuse(http.StatusConflict, v1.CodeDeletedMeanwhile, detail, hint)
-}
-
 // StoreAway returns the problem of a request that needs the fleet's shared store while it is
 // unreachable.
 func StoreAway(detail, hint string) *server.Problem {
 	return server.Refuse(http.StatusServiceUnavailable, v1.CodeStoreUnavailable, detail, hint).RetryAfter(5)
 }
 
-// WriteFailed returns the problem of a write that sources/rest refused.
-func WriteFailed(key vip.BackendKey, err error) error {
-	if own, ok := errors.AsType[*server.Problem](err); ok {
-		return own
-	}
-	if owned, ok := errors.AsType[*rest.OwnedError](err); ok {
-		return server.Refuse(http.StatusConflict, v1.CodeReadOnlySource, owned.Error(), OwnedHint(owned))
-	}
-	if last, ok := errors.AsType[*overrides.LastBackendError](err); ok {
-		return server.Refuse(http.StatusConflict, v1.CodeLastBackend, last.Error()+": new connections would be refused",
-			"bring another backend back first, or permit it with ?force=true")
-	}
+// WriteFailed returns the problem of a write that the store refused or did not confirm.
+func WriteFailed(err error) error {
 	if conflict, ok := errors.AsType[*registry.ConflictError](err); ok {
 		return server.Refuse(http.StatusConflict, v1.CodeConflict, conflict.Error(), ConflictHint(conflict))
 	}
-	if refused, ok := errors.AsType[*registry.InvalidError](err); ok {
-		return Invalid(refused.Problems)
-	}
 	switch {
-	case errors.Is(err, registry.ErrNoService):
-		return NoService(key.Service)
-	case errors.Is(err, registry.ErrNoBackend):
-		return NoBackend(key)
-	case errors.Is(err, registry.ErrNotRunning):
-		return server.Refuse(http.StatusServiceUnavailable, v1.CodeNotReady, "agent starting: it accepts no registrations yet", "try again in a moment").RetryAfter(1)
 	case errors.Is(err, fleet.ErrUnavailable):
 		what := "try again when the store is reachable"
 		if store, ok := errors.AsType[*registry.StoreError](err); !ok || store.Unknown {
@@ -90,18 +58,6 @@ func WriteFailed(key vip.BackendKey, err error) error {
 	return err // an own fault: 500, logged
 }
 
-// OwnedHint returns the hint for a name that another source owns.
-func OwnedHint(o *rest.OwnedError) string {
-	hint := "change it in source \"" + o.Source + "\""
-	if o.Source == "" {
-		hint = "see GET " + v1.PathSources
-	}
-	if o.Origin != "" {
-		hint += " (" + o.Origin + ")"
-	}
-	return hint + ", or use another name"
-}
-
 // ConflictHint returns the hint for a conflicting write of another host.
 func ConflictHint(c *registry.ConflictError) string {
 	path := v1.ServicePath(c.Service.Namespace, c.Service.Name)
@@ -112,4 +68,11 @@ func ConflictHint(c *registry.ConflictError) string {
 		return "write it again if needed"
 	}
 	return "read the current version: GET " + path + "; write again to replace it (with If-Match), or use another name"
+}
+
+// Plan returns a plan with more problems. Its lists are not null.
+func Plan(p v1.Plan, more []vip.Problem) *v1.Plan {
+	p.Problems, p.Warnings = server.Problems(slices.Concat(more, p.Problems)), server.Problems(p.Warnings)
+	p.Changes = append([]v1.PlanChange{}, p.Changes...)
+	return &p
 }

@@ -17,8 +17,9 @@ import (
 	"strings"
 	"time"
 
-	v1 "github.com/ironvip/ironvip/api/v1"
 	"golang.org/x/time/rate"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
 
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/parallel"

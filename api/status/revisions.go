@@ -15,8 +15,8 @@ import (
 // of the service's status begins, changes or ends; the parts that remain don't say that a part has ended.
 // A reader that sees the new revision also sees the change. A change costs O(1), and memory is
 // O(services). The table follows t from now on.
-func NewRevisions(clock *table.Clock, t *Tables) table.Reader[vip.ServiceKey, vip.ServiceKey] {
-	out := table.New(clock, func(k *vip.ServiceKey) vip.ServiceKey { return *k }, nil)
+func NewRevisions(t *Tables) table.Reader[vip.ServiceKey, vip.ServiceKey] {
+	out := table.New(t.Clock, func(k *vip.ServiceKey) vip.ServiceKey { return *k }, nil)
 	touch := func(k vip.ServiceKey) { out.Touch(k) } // without a row: the status of no service depends on it
 	follow(t.Allocations, func(a *vip.Allocation) { touch(a.Asked.Key) })
 	follow(t.Compiled, func(c *pipeline.Compiled) { touch(c.Service.Key) })

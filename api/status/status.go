@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/dns"
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/pipeline"
@@ -314,6 +315,7 @@ func nameProblem(s *vip.Service, k vip.ServiceKey, first string, n *zone.Name) v
 
 // Tables are the tables that a status depends on. Overrides, Health, Passive and Refused may be nil.
 type Tables struct {
+	Clock       *table.Clock // of the tables, for NewRevisions
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
 	Compiled    table.Reader[vip.ServiceKey, pipeline.Compiled]
@@ -323,26 +325,16 @@ type Tables struct {
 	Health      table.Reader[vip.BackendKey, vip.BackendHealth]
 	Passive     table.Reader[vip.PassiveKey, vip.PassiveHealth]
 	Refused     table.Reader[sources.RefusedKey, sources.Refused]
-	Naming      Naming                     // nil: services have no names
+	Naming      *dns.Stage                 // nil: services have no names
 	Left        func(*vip.Frontend) string // why a frontend isn't balanced at connect(); nil: none is
 	// Revisions has the revision of each status; see NewRevisions. It may be nil.
 	Revisions table.Reader[vip.ServiceKey, vip.ServiceKey]
 }
 
-// Naming has the DNS names of services: *dns.Stage.
-type Naming interface {
-	// NamesOf returns the names that a service has and wants, the canonical one first.
-	NamesOf(vip.ServiceKey) []zone.Name
-	// Conflicts has the names that services want and don't have.
-	Conflicts() table.Reader[zone.ConflictKey, zone.Conflict]
-	// TrackNames calls f with each service whose names may have changed. f must be quick.
-	TrackNames(f func(vip.ServiceKey))
-}
-
 // Input reads what the status of one service depends on. It does not find the remaining frontends
 // of a removed service. They are in the frontends table with its name.
 func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
-	in := Input{Key: key, Left: t.Left, Now: now}
+	in := Input{View: t.View(), Key: key, Left: t.Left, Now: now}
 	if t.Revisions != nil {
 		// Before the rest: a revision that is too old costs its readers one check, one that is too new
 		// would lose a change.
@@ -372,6 +364,11 @@ func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 	if t.Naming != nil {
 		in.Names = t.Naming.NamesOf(key)
 	}
+	return in
+}
+
+// View returns the view of a service that is still to be set.
+func (t *Tables) View() (in compile.View) {
 	if t.Overrides != nil {
 		in.Override = func(k vip.BackendKey) (vip.State, bool) {
 			s, _, ok := t.Overrides.Get(k)

@@ -1,4 +1,4 @@
-package api
+package services
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api/request"
-
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/backoff"
@@ -22,7 +21,7 @@ type watchServicesInput struct {
 	View    string   `query:"view" enum:"full,summary" default:"full" doc:"full: each service with its backends; summary: each as a row of a list"`
 }
 
-func (s *Server) watchServices(ctx context.Context, in *watchServicesInput) (*server.Stream, error) {
+func (h *Handlers) watchServices(ctx context.Context, in *watchServicesInput) (*server.Stream, error) {
 	if err := in.check(); err != nil {
 		return nil, err
 	}
@@ -34,8 +33,8 @@ func (s *Server) watchServices(ctx context.Context, in *watchServicesInput) (*se
 		}
 		names[key] = true
 	}
-	return request.StreamLines(ctx, s.http, func(to request.Lines) {
-		w := &serviceWatcher{Lines: to, s: s, in: in, names: names, sent: map[vip.ServiceKey]uint64{}, seed: maphash.MakeSeed()}
+	return request.StreamLines(ctx, h.http, func(to request.Lines) {
+		w := &serviceWatcher{Lines: to, h: h, in: in, names: names, sent: map[vip.ServiceKey]uint64{}, seed: maphash.MakeSeed()}
 		w.run()
 	})
 }
@@ -44,7 +43,7 @@ func (s *Server) watchServices(ctx context.Context, in *watchServicesInput) (*se
 // 50 bytes of memory for each selected service.
 type serviceWatcher struct {
 	request.Lines
-	s     *Server
+	h     *Handlers
 	in    *watchServicesInput
 	names map[vip.ServiceKey]bool   // empty: all
 	sent  map[vip.ServiceKey]uint64 // hashes of the lines that the caller has
@@ -57,10 +56,10 @@ const pace = 20 * time.Millisecond
 
 // run ends when the caller is gone, or is no longer permitted.
 func (w *serviceWatcher) run() {
-	feed := w.s.tables.Revisions.Watch()
+	feed := w.h.Tables.Revisions.Watch()
 	defer feed.Close()
 	for synced := false; ; synced = true {
-		changed := w.s.tables.Revisions.Changed() // before looking
+		changed := w.h.Tables.Revisions.Changed() // before looking
 		services := make(map[vip.ServiceKey]struct{})
 		feed.Each(func(k *vip.ServiceKey) { services[*k] = struct{}{} })
 		for i, key := range slices.SortedFunc(maps.Keys(services), vip.ServiceKey.Compare) {
@@ -88,7 +87,7 @@ func (w *serviceWatcher) look(key vip.ServiceKey) error {
 		return nil
 	}
 	last, had := w.sent[key]
-	row := w.s.Services.Row(key)
+	row := w.h.Tables.Services.Row(key)
 	var change v1.ServiceChange
 	exists := row != nil && w.in.selects(&row.Value)
 	if exists {
@@ -114,9 +113,9 @@ func (w *serviceWatcher) look(key vip.ServiceKey) error {
 // newest returns a service in the form that the caller wants.
 func (w *serviceWatcher) newest(key vip.ServiceKey) (v1.ServiceChange, bool) {
 	if w.in.View == "summary" {
-		row, exists := w.s.summary(key)
+		row, exists := w.h.Summary(key)
 		return v1.ServiceChange{Summary: &row}, exists
 	}
-	svc, exists := w.s.service(key)
+	svc, exists := w.h.Service(key)
 	return v1.ServiceChange{Service: &svc}, exists
 }

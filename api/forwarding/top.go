@@ -1,4 +1,4 @@
-package api
+package forwarding
 
 import (
 	"cmp"
@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api/request"
-
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/plane/reconcile"
@@ -22,29 +21,29 @@ type topInput struct {
 }
 
 // topServices sends the rates of the busiest services at intervals.
-func (s *Server) topServices(ctx context.Context, in *topInput) (*server.Stream, error) {
+func (h *Handlers) topServices(ctx context.Context, in *topInput) (*server.Stream, error) {
 	interval, err := time.ParseDuration(in.Interval)
 	if err != nil || interval < time.Second || interval > time.Minute {
 		return nil, server.BadRequest("interval must be between 1s and 1m", "use a duration such as interval=5s",
 			vip.Problem{Code: vip.CodeInvalid, Field: "query.interval", Message: "must be between 1s and 1m"})
 	}
-	return request.StreamLines(ctx, s.http, func(to request.Lines) {
+	return request.StreamLines(ctx, h.http, func(to request.Lines) {
 		to.Flush()
-		s.sendTop(to, interval, in)
+		h.sendTop(to, interval, in)
 	})
 }
 
 // sendTop sends a line per interval, until the caller is gone or has its count of lines. It compares the
 // counters with those of its read before. Callers share a read of the counters that is at most half an
 // interval old, because a read costs O(frontends).
-func (s *Server) sendTop(to request.Lines, interval time.Duration, in *topInput) {
+func (h *Handlers) sendTop(to request.Lines, interval time.Duration, in *topInput) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	var last map[vip.ServiceKey]reconcile.Traffic
 	var read time.Time
 	for sent := 0; ; {
 		to.Allow(interval)
-		totals, now, err := s.totals.Get(to.H.Context(), interval/2, s.serviceTotals)
+		totals, now, err := h.totals.Get(to.H.Context(), interval/2, h.serviceTotals)
 		line := v1.Top{Time: now.UTC(), Items: []v1.TopService{}}
 		isLine := err != nil || last != nil && now.After(read) // else there is nothing to compare with
 		if err != nil {

@@ -1,4 +1,4 @@
-package api
+package services
 
 import (
 	"bytes"
@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api/request"
-
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -30,10 +29,10 @@ import (
 
 // Bounds of the body of one service, and of an apply. An apply may take longer than other requests.
 const (
-	maxService   = 1 << 20
-	maxApplyBody = 16 << 20
-	maxApplied   = 20_000
-	applyTime    = 2 * time.Minute
+	MaxService   = 1 << 20
+	MaxApplyBody = 16 << 20
+	MaxApplied   = 20_000
+	ApplyTime    = 2 * time.Minute
 )
 
 type applyInput struct {
@@ -93,10 +92,10 @@ func readServices(ctx context.Context, body []byte) ([]rest.Put, *server.Problem
 				return fail(err)
 			}
 			switch {
-			case len(out) == maxApplied:
-				return nil, tooLarge(fmt.Sprintf("the body has more than %d services", maxApplied))
-			case len(raw) > maxService:
-				return nil, tooLarge(fmt.Sprintf("services[%d] is larger than %d MiB", len(out), maxService>>20))
+			case len(out) == MaxApplied:
+				return nil, tooLarge(fmt.Sprintf("the body has more than %d services", MaxApplied))
+			case len(raw) > MaxService:
+				return nil, tooLarge(fmt.Sprintf("services[%d] is larger than %d MiB", len(out), MaxService>>20))
 			}
 			w, problems := request.Decoded(raw, spec.DecodeJSON)
 			if p := server.Permit(ctx, cmp.Or(w.Namespace, vip.DefaultNamespace)); p != nil {
@@ -126,7 +125,7 @@ type applyOutput struct {
 	Body              v1.ApplyResult
 }
 
-func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutput, error) {
+func (h *Handlers) applyServices(ctx context.Context, in *applyInput) (*applyOutput, error) {
 	if p := request.Media(in.ContentType); p != nil {
 		return nil, p
 	}
@@ -134,16 +133,16 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 	if bad != nil {
 		return nil, bad
 	}
-	server.Allow(ctx, applyTime)
+	server.Allow(ctx, ApplyTime)
 	var results []rest.Result
 	var err error
 	if in.DryRun {
-		results, err = s.Registrar.Propose(ctx, puts)
+		results, err = h.Registrar.Propose(ctx, puts)
 	} else {
-		results, err = s.Registrar.PutServices(ctx, puts, in.Atomic)
+		results, err = h.Registrar.PutServices(ctx, puts, in.Atomic)
 	}
 	if err != nil {
-		return nil, request.WriteFailed(vip.BackendKey{}, err)
+		return nil, writeFailed(vip.BackendKey{}, err)
 	}
 	out := &applyOutput{Status: http.StatusOK, Body: v1.ApplyResult{Items: make([]v1.ApplyItem, len(results)), DryRun: in.DryRun}}
 	var refusals vip.Problems
@@ -187,17 +186,17 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 		server.Wrote(ctx, out.Body.Revision)
 	}
 	if in.DryRun {
-		out.Body.Plan = s.proposed(results, refusals.List())
+		out.Body.Plan = h.proposed(results, refusals.List())
 		return out, nil
 	}
-	out.PreferenceApplied, err = s.apply(ctx, in.PreferWait, "everything", func(ctx context.Context) (all []vip.Problem, err error) {
+	out.PreferenceApplied, err = h.apply(ctx, in.PreferWait, "everything", func(ctx context.Context) (all []vip.Problem, err error) {
 		for _, r := range results {
 			if r.Action == rest.Refused {
 				continue
 			}
-			more, err := s.serviceApplied(r.Key, r.Rev)(ctx)
+			more, err := h.serviceApplied(r.Key, r.Rev)(ctx)
 			if gone, deleted := errors.AsType[*pipeline.GoneError](err); deleted {
-				one := request.GoneMeanwhile("service \""+r.Key.String()+"\"", gone.Heir)
+				one := goneMeanwhile("service \""+r.Key.String()+"\"", gone.Heir)
 				more = []vip.Problem{{Code: one.Code, Service: r.Key.String(), Message: one.Detail, Hint: one.Hint}}
 			} else if err != nil {
 				return nil, err
@@ -210,7 +209,7 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 		return nil, err
 	}
 	for i, r := range results {
-		if a, _, ok := s.Allocations.Get(r.Key); ok && r.Action != rest.Refused {
+		if a, _, ok := h.Tables.Allocations.Get(r.Key); ok && r.Action != rest.Refused {
 			out.Body.Items[i].VIPs = a.VIPs
 		}
 	}
@@ -226,7 +225,7 @@ func problemsOfError(key vip.ServiceKey, err error) []vip.Problem {
 	if conflict, ok := errors.AsType[*registry.ConflictError](err); ok {
 		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", conflict.Why(), request.ConflictHint(conflict)
 	} else if owned, ok := errors.AsType[*rest.OwnedError](err); ok {
-		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", owned.Why(), request.OwnedHint(owned)
+		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", owned.Why(), ownedHint(owned)
 	} else if refused, ok := errors.AsType[*server.Problem](err); ok {
 		p.Code, p.Message, p.Hint = refused.Code, refused.Detail, refused.Hint
 	}
@@ -234,26 +233,26 @@ func problemsOfError(key vip.ServiceKey, err error) []vip.Problem {
 }
 
 // host returns what a plan of an apply needs to know of this host.
-func (s *Server) host() status.On {
-	return status.On{Node: compile.Node{Name: s.Node}, Mode: s.Dataplane().Mode}
+func (h *Handlers) host() status.On {
+	return status.On{Node: compile.Node{Name: h.http.Node}, Mode: h.Mode()}
 }
 
 // proposed returns the plan of an apply.
-func (s *Server) proposed(results []rest.Result, refusals []vip.Problem) *v1.Plan {
+func (h *Handlers) proposed(results []rest.Result, refusals []vip.Problem) *v1.Plan {
 	var rows []vip.Service
 	for _, r := range results {
 		if r.Action != rest.Refused {
 			rows = append(rows, r.Row)
 		}
 	}
-	granted := s.Preview(rows)
+	granted := h.Preview(rows)
 	var before, after []status.Planned
 	for i, row := range rows {
 		after = append(after, status.Planned{Service: row, Allocation: granted[i]})
-		if now, _, ok := s.Services.Get(row.Key); ok {
-			a, _, _ := s.Allocations.Get(row.Key)
+		if now, _, ok := h.Tables.Services.Get(row.Key); ok {
+			a, _, _ := h.Tables.Allocations.Get(row.Key)
 			before = append(before, status.Planned{Service: now, Allocation: a})
 		}
 	}
-	return plan(status.NewPlan(before, after, s.host()), refusals)
+	return request.Plan(status.NewPlan(before, after, h.host()), refusals)
 }

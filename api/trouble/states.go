@@ -1,4 +1,4 @@
-package api
+package trouble
 
 import (
 	"maps"
@@ -19,7 +19,7 @@ const maxStateEvents = 20
 // The states without a fault, healthy, unchecked and elsewhere, count as one, and so does a service
 // that is new. A pending service keeps the state that it had. It costs O(changed services). The
 // caller holds mu.
-func (s *unhealthyIndex) publish() {
+func (s *Index) publish() {
 	added, more := 0, 0
 	for _, k := range slices.SortedFunc(maps.Keys(s.changed), vip.ServiceKey.Compare) {
 		e, changed := s.stateEvent(k)
@@ -40,7 +40,7 @@ func (s *unhealthyIndex) publish() {
 
 // stateEvent returns the event about the state of a changed service, if the state is not the one that
 // was published last.
-func (s *unhealthyIndex) stateEvent(k vip.ServiceKey) (e event.Event, changed bool) {
+func (s *Index) stateEvent(k vip.ServiceKey) (e event.Event, changed bool) {
 	before, wasBad := s.published[k]
 	if _, bad := s.services[k]; !bad && !wasBad {
 		return e, false // the common case: it came, or changed, and is healthy

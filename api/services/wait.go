@@ -1,4 +1,4 @@
-package api
+package services
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api/request"
-
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/pipeline"
@@ -32,7 +31,7 @@ type WaitRead struct {
 }
 
 // until blocks as the caller requested, until newer returns true.
-func (w WaitRead) until(s *Server, ctx context.Context, newer func() bool) error {
+func (w WaitRead) until(h *Handlers, ctx context.Context, newer func() bool) error {
 	if w.Wait == "" {
 		return nil
 	}
@@ -44,23 +43,23 @@ func (w WaitRead) until(s *Server, ctx context.Context, newer func() bool) error
 	if d == 0 || newer() {
 		return nil
 	}
-	done, err := s.http.OpenStream(ctx) // it keeps its connection as long as a stream does
+	done, err := h.http.OpenStream(ctx) // it keeps its connection as long as a stream does
 	if err != nil {
 		return err
 	}
 	defer done()
 	server.Allow(ctx, d+request.AnswerTime)
-	s.until(ctx, d, newer)
+	h.until(ctx, d, newer)
 	return server.NoLongerPermitted(ctx, "")
 }
 
 // until waits for done, at most for d or until the request ends, and returns the last result of
 // done. It calls done at each change of a service or its status, so done must be cheap.
-func (s *Server) until(ctx context.Context, d time.Duration, done func() bool) bool {
+func (h *Handlers) until(ctx context.Context, d time.Duration, done func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	for {
-		changed := s.tables.Revisions.Changed() // before looking
+		changed := h.Tables.Revisions.Changed() // before looking
 		if done() {
 			return true
 		}
@@ -94,19 +93,19 @@ func (p PreferWait) seconds() time.Duration {
 }
 
 // serviceApplied returns a wait of apply for revision rev of a service of the API.
-func (s *Server) serviceApplied(key vip.ServiceKey, rev uint64) func(context.Context) ([]vip.Problem, error) {
+func (h *Handlers) serviceApplied(key vip.ServiceKey, rev uint64) func(context.Context) ([]vip.Problem, error) {
 	return func(ctx context.Context) ([]vip.Problem, error) {
-		return s.progress.WaitApplied(ctx, key, rest.Type, rev)
+		return h.progress.WaitApplied(ctx, key, rest.Type, rev)
 	}
 }
 
 // orGone returns a wait of apply for a change that also has its full effect when its service is deleted:
 // it waits for the change, or for the end of the service. Last is the service's row before the change.
-func (s *Server) orGone(key vip.ServiceKey, last pipeline.Compiled, wait func(context.Context) ([]vip.Problem, error)) func(context.Context) ([]vip.Problem, error) {
+func (h *Handlers) orGone(key vip.ServiceKey, last pipeline.Compiled, wait func(context.Context) ([]vip.Problem, error)) func(context.Context) ([]vip.Problem, error) {
 	return func(ctx context.Context) ([]vip.Problem, error) {
 		problems, err := wait(ctx)
 		if _, gone := errors.AsType[*pipeline.GoneError](err); gone {
-			return s.progress.WaitGone(ctx, key, last)
+			return h.progress.WaitGone(ctx, key, last)
 		}
 		return problems, err
 	}
@@ -116,7 +115,7 @@ func (s *Server) orGone(key vip.ServiceKey, last pipeline.Compiled, wait func(co
 // began would survive the agent. wait reports whether the dataplane has it. An error is a problem
 // document that also states that the write itself succeeded. With a *pipeline.GoneError of wait, the
 // problem is that of goneMeanwhile.
-func (s *Server) apply(ctx context.Context, p PreferWait, what string, wait func(context.Context) ([]vip.Problem, error)) (applied string, err error) {
+func (h *Handlers) apply(ctx context.Context, p PreferWait, what string, wait func(context.Context) ([]vip.Problem, error)) (applied string, err error) {
 	d := p.seconds()
 	if d == 0 {
 		return "", nil
@@ -126,7 +125,7 @@ func (s *Server) apply(ctx context.Context, p PreferWait, what string, wait func
 	defer cancel()
 	problems, err := wait(waiting)
 	if err == nil {
-		err = s.DrainsKept(waiting)
+		err = h.DrainsKept(waiting)
 	}
 	if refused := server.NoLongerPermitted(ctx, what+" stored; "); refused != nil {
 		return "", refused
@@ -134,7 +133,7 @@ func (s *Server) apply(ctx context.Context, p PreferWait, what string, wait func
 	gone, deleted := errors.AsType[*pipeline.GoneError](err)
 	switch {
 	case deleted:
-		return "", request.GoneMeanwhile(what, gone.Heir)
+		return "", goneMeanwhile(what, gone.Heir)
 	case ctx.Err() != nil:
 		return "", server.Refuse(http.StatusGatewayTimeout, v1.CodeApplyTimeout, what+" stored, but not applied before the end of this agent",
 			"the next agent on this host goes on; GET "+v1.PathDataplane+" shows the state of the dataplane")

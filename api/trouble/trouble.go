@@ -1,4 +1,13 @@
-package api
+// Package trouble keeps the services and frontends that don't work as they should.
+//
+// Its input is the tables that statuses depend on. Its output is the numbers for the status of the node, the metrics and
+// the state of the dataplane, without a scan of what works, and events about the states of services. It owns no table.
+//
+// Files:
+//
+//	trouble.go  the index
+//	states.go   events about the states of services
+package trouble
 
 import (
 	"context"
@@ -17,10 +26,10 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// unhealthyIndex contains the services and frontends that have trouble, so that a status and a scrape need no scan of the
+// Index contains the services and frontends that have trouble, so that a status and a scrape need no scan of the
 // rest. It follows the revisions of statuses, and the frontends with what was applied of them. A query costs O(changes since the
 // last update + those with trouble), the first one O(all services). It also publishes the changes of states.
-type unhealthyIndex struct {
+type Index struct {
 	tables *status.Tables
 	events *event.Log
 	chosen func() []string // patterns of services that are always in the tallies
@@ -31,8 +40,8 @@ type unhealthyIndex struct {
 	desired   *table.Feed[vip.FrontendKey, vip.Frontend]
 	applied   *table.Feed[vip.FrontendKey, reconcile.AppliedFrontend]
 	services  map[vip.ServiceKey]troubledService
-	kinds     map[vip.ServiceKey]kind         // of the services that aren't healthy, and of those with trouble
-	counts    map[kind]int                    // of the same services
+	kinds     map[vip.ServiceKey]Kind         // of the services that aren't healthy, and of those with trouble
+	counts    map[Kind]int                    // of the same services
 	frontends map[vip.FrontendKey]struct{}    // that are pending, or have a problem or a warning
 	patterns  []string                        // the last result of chosen
 	matched   map[vip.ServiceKey]struct{}     // services that match them
@@ -44,31 +53,31 @@ type unhealthyIndex struct {
 type sums struct {
 	sources  func() map[string]int // services by source
 	backends func() int            // of all services that this host serves
-	served   func() int            // services with frontends
-	ends     func() int            // endpoints of all frontends
+	Served   func() int            // services with frontends
+	Ends     func() int            // endpoints of all frontends
 }
 
-// kind is what services are counted by.
-type kind struct {
-	source string
-	state  status.State
+// Kind is what services are counted by.
+type Kind struct {
+	Source string
+	State  status.State
 }
 
-// tally counts the backends and frontends of a service.
-type tally struct {
+// Tally counts the backends and frontends of a service.
+type Tally struct {
 	// Backends by their effective state, including those that are removed and still drain, and how
 	// many of them accept new connections.
-	ready, drain, maint, usable int
+	Ready, Drain, Maint, Usable int
 	// Backends that are ready and unhealthy.
-	unhealthy int
+	Unhealthy int
 	// Frontends that another program keeps changing.
-	contested int
+	Contested int
 }
 
 // troubledService is what the index knows of a service that is degraded, down or refused, or has backends that are not
 // usable, or contested frontends.
 type troubledService struct {
-	tally
+	Tally
 	total   int // backends that it lists
 	ejected int
 	panics  bool
@@ -77,8 +86,10 @@ type troubledService struct {
 	until   vip.Instant
 }
 
-func newUnhealthyIndex(t *status.Tables, events *event.Log, chosen func() []string) *unhealthyIndex {
-	return &unhealthyIndex{tables: t, events: events, chosen: chosen, sums: sums{
+// New returns an index of the tables. Chosen returns patterns, as of path.Match, of the services (NAMESPACE/NAME) that are
+// always in the tallies. Events go to the log while it runs.
+func New(t *status.Tables, events *event.Log, chosen func() []string) *Index {
+	return &Index{tables: t, events: events, chosen: chosen, sums: sums{
 		sources: table.Counts(t.Services, func(s *vip.Service) string { return s.Source }),
 		backends: t.Services.Sum(func(s *vip.Service) int {
 			if s.NotHere {
@@ -86,8 +97,8 @@ func newUnhealthyIndex(t *status.Tables, events *event.Log, chosen func() []stri
 			}
 			return len(s.Backends)
 		}),
-		served: t.Compiled.Sum(func(c *pipeline.Compiled) int { return min(len(c.Frontends), 1) }),
-		ends:   t.Frontends.Sum(func(f *vip.Frontend) int { return len(f.Backends) }),
+		Served: t.Compiled.Sum(func(c *pipeline.Compiled) int { return min(len(c.Frontends), 1) }),
+		Ends:   t.Frontends.Sum(func(f *vip.Frontend) int { return len(f.Backends) }),
 	}}
 }
 
@@ -96,8 +107,8 @@ func newUnhealthyIndex(t *status.Tables, events *event.Log, chosen func() []stri
 // one look at the feed.
 const updateInterval = time.Second
 
-// run updates the index at intervals, until ctx ends.
-func (s *unhealthyIndex) run(ctx context.Context) {
+// Run updates the index at intervals, until ctx ends.
+func (s *Index) Run(ctx context.Context) {
 	for ok := true; ok; ok = backoff.Sleep(ctx, updateInterval) {
 		s.mu.Lock()
 		s.update()
@@ -114,81 +125,81 @@ func (s *unhealthyIndex) run(ctx context.Context) {
 	}
 }
 
-// standing has the numbers of the services and their backends.
-type standing struct {
-	services, backends int
-	states             map[status.State]int // services in each state except Healthy
-	down, ejected      int                  // backends that are ready and unhealthy, and ejected ones
-	panics             []vip.ServiceKey     // services in panic mode, sorted
-	held               int                  // backends with held traffic, since and until when
-	since, until       vip.Instant
+// Standing has the numbers of the services and their backends.
+type Standing struct {
+	Services, Backends int
+	States             map[status.State]int // services in each state except Healthy
+	Down, Ejected      int                  // backends that are ready and unhealthy, and ejected ones
+	Panics             []vip.ServiceKey     // services in panic mode, sorted
+	Held               int                  // backends with held traffic, since and until when
+	Since, Until       vip.Instant
 }
 
-// standing costs O(services with trouble).
-func (s *unhealthyIndex) standing() standing {
+// Standing costs O(services with trouble).
+func (s *Index) Standing() Standing {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.update()
-	out := standing{services: s.tables.Services.Len(), backends: s.backends(), states: make(map[status.State]int)}
+	out := Standing{Services: s.tables.Services.Len(), Backends: s.backends(), States: make(map[status.State]int)}
 	for kind, n := range s.counts {
-		if kind.state != status.Healthy {
-			out.states[kind.state] += n
+		if kind.State != status.Healthy {
+			out.States[kind.State] += n
 		}
 	}
 	for key, service := range s.services {
-		out.down += service.unhealthy
-		out.ejected += service.ejected
+		out.Down += service.Unhealthy
+		out.Ejected += service.ejected
 		if service.panics {
-			out.panics = append(out.panics, key)
+			out.Panics = append(out.Panics, key)
 		}
-		if service.held > 0 && (out.held == 0 || out.since.After(service.since)) {
-			out.since = service.since
+		if service.held > 0 && (out.Held == 0 || out.Since.After(service.since)) {
+			out.Since = service.since
 		}
-		if out.held += service.held; service.until.After(out.until) {
-			out.until = service.until
+		if out.Held += service.held; service.until.After(out.Until) {
+			out.Until = service.until
 		}
 	}
-	slices.SortFunc(out.panics, vip.ServiceKey.Compare)
+	slices.SortFunc(out.Panics, vip.ServiceKey.Compare)
 	return out
 }
 
-// tallies returns the tallies of the services with trouble and of the chosen ones, and the sum over all services. It costs
+// Tallies returns the tallies of the services with trouble and of the chosen ones, and the sum over all services. It costs
 // O(these services).
-func (s *unhealthyIndex) tallies() (of map[vip.ServiceKey]tally, sum tally) {
+func (s *Index) Tallies() (of map[vip.ServiceKey]Tally, sum Tally) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.update()
-	of = make(map[vip.ServiceKey]tally, len(s.services)+len(s.matched))
+	of = make(map[vip.ServiceKey]Tally, len(s.services)+len(s.matched))
 	for key := range s.matched {
 		if row := s.tables.Services.Row(key); row != nil {
 			n := len(row.Value.Backends)
-			of[key] = tally{ready: n, usable: n}
+			of[key] = Tally{Ready: n, Usable: n}
 		}
 	}
 	n := s.backends()
-	sum = tally{ready: n, usable: n}
+	sum = Tally{Ready: n, Usable: n}
 	for key, t := range s.services {
-		of[key] = t.tally
-		sum.ready += t.ready - t.total
-		sum.usable += t.usable - t.total
-		sum.drain += t.drain
-		sum.maint += t.maint
-		sum.unhealthy += t.unhealthy
+		of[key] = t.Tally
+		sum.Ready += t.Ready - t.total
+		sum.Usable += t.Usable - t.total
+		sum.Drain += t.Drain
+		sum.Maint += t.Maint
+		sum.Unhealthy += t.Unhealthy
 	}
 	return of, sum
 }
 
-// states returns how many services there are of each kind. It costs O(kinds).
-func (s *unhealthyIndex) states() map[kind]int {
+// States returns how many services there are of each kind. It costs O(kinds).
+func (s *Index) States() map[Kind]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.update()
 	out := maps.Clone(s.counts)
 	for source, n := range s.sources() {
-		healthy := kind{source, status.Healthy}
+		healthy := Kind{source, status.Healthy}
 		out[healthy] += n
 		for k, n := range s.counts {
-			if k.source == source {
+			if k.Source == source {
 				out[healthy] -= n
 			}
 		}
@@ -199,16 +210,16 @@ func (s *unhealthyIndex) states() map[kind]int {
 	return out
 }
 
-// chosenServices returns the services that match the patterns.
-func (s *unhealthyIndex) chosenServices() []vip.ServiceKey {
+// Chosen returns the services that match the patterns.
+func (s *Index) Chosen() []vip.ServiceKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.update()
 	return slices.Collect(maps.Keys(s.matched))
 }
 
-// eachFrontend calls f with the frontends that are pending, or have a problem or a warning. It costs O(those).
-func (s *unhealthyIndex) eachFrontend(f func(*status.Frontend)) {
+// EachFrontend calls f with the frontends that are pending, or have a problem or a warning. It costs O(those).
+func (s *Index) EachFrontend(f func(*status.Frontend)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.update()
@@ -220,12 +231,12 @@ func (s *unhealthyIndex) eachFrontend(f func(*status.Frontend)) {
 }
 
 // update applies the changes since the last update. The caller holds mu.
-func (s *unhealthyIndex) update() {
+func (s *Index) update() {
 	t := s.tables
 	if s.feed == nil {
 		s.feed, s.desired, s.applied = t.Revisions.Watch(), t.Frontends.Watch(), t.Applied.Watch()
 		s.services, s.changed = make(map[vip.ServiceKey]troubledService), make(map[vip.ServiceKey]struct{})
-		s.kinds, s.counts = make(map[vip.ServiceKey]kind), make(map[kind]int)
+		s.kinds, s.counts = make(map[vip.ServiceKey]Kind), make(map[Kind]int)
 		s.frontends, s.matched = make(map[vip.FrontendKey]struct{}), make(map[vip.ServiceKey]struct{})
 		s.published = make(map[vip.ServiceKey]status.State)
 	}
@@ -250,7 +261,7 @@ func emptied[K comparable, V any](m map[K]V) map[K]V {
 }
 
 // look takes in the status of a service.
-func (s *unhealthyIndex) look(k vip.ServiceKey) {
+func (s *Index) look(k vip.ServiceKey) {
 	s.changed[k] = struct{}{}
 	if before, counted := s.kinds[k]; counted {
 		if s.counts[before]--; s.counts[before] == 0 {
@@ -268,18 +279,18 @@ func (s *unhealthyIndex) look(k vip.ServiceKey) {
 	r := status.Brief(in)
 	if t := tallyOf(&in, &r); in.Service.NotHere {
 		delete(s.matched, k)
-	} else if t.usable < r.Total || t.drain+t.contested+r.Held > 0 || isBad(r.State) {
-		s.services[k] = troubledService{tally: t, total: r.Total, ejected: r.Ejected, panics: r.Panics, held: r.Held, since: r.HeldSince, until: r.HeldUntil}
+	} else if t.Usable < r.Total || t.Drain+t.Contested+r.Held > 0 || isBad(r.State) {
+		s.services[k] = troubledService{Tally: t, total: r.Total, ejected: r.Ejected, panics: r.Panics, held: r.Held, since: r.HeldSince, until: r.HeldUntil}
 	}
 	if r.State != status.Healthy {
-		now := kind{in.Service.Source, r.State}
+		now := Kind{in.Service.Source, r.State}
 		s.kinds[k] = now
 		s.counts[now]++
 	}
 }
 
 // match adds a service to the chosen ones if a pattern matches it.
-func (s *unhealthyIndex) match(k vip.ServiceKey) {
+func (s *Index) match(k vip.ServiceKey) {
 	for _, p := range s.patterns {
 		if ok, _ := path.Match(p, k.Namespace+"/"+k.Name); ok {
 			s.matched[k] = struct{}{}
@@ -289,7 +300,7 @@ func (s *unhealthyIndex) match(k vip.ServiceKey) {
 }
 
 // lookFrontend takes in a frontend and what was applied of it.
-func (s *unhealthyIndex) lookFrontend(k vip.FrontendKey) {
+func (s *Index) lookFrontend(k vip.FrontendKey) {
 	if f, ok := s.tables.Frontend(k); ok && (f.Pending() || f.Applied.Problem != nil || f.Applied.Warning != nil) {
 		s.frontends[k] = struct{}{}
 	} else {
@@ -303,24 +314,24 @@ func isBad(s status.State) bool {
 }
 
 // tallyOf counts the backends and frontends of a service.
-func tallyOf(in *status.Input, r *status.Report) tally {
-	t := tally{usable: r.Ready, unhealthy: r.Unhealthy}
+func tallyOf(in *status.Input, r *status.Report) Tally {
+	t := Tally{Usable: r.Ready, Unhealthy: r.Unhealthy}
 	if r.Leaving > 0 {
-		t.drain = len(status.UsesOf(in).Removed)
+		t.Drain = len(status.UsesOf(in).Removed)
 	}
 	for i := range in.Service.Backends {
 		switch in.StateOf(&in.Service.Backends[i]) {
 		case vip.Ready:
-			t.ready++
+			t.Ready++
 		case vip.Drain:
-			t.drain++
+			t.Drain++
 		case vip.Maint:
-			t.maint++
+			t.Maint++
 		}
 	}
 	for i := range in.Frontends {
 		if a := in.Frontends[i].Applied; a != nil && a.Warning != nil {
-			t.contested++
+			t.Contested++
 		}
 	}
 	return t

@@ -1,23 +1,33 @@
-package api
+package trouble
 
 import (
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ironvip/ironvip/api/status"
-	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/api/status/statustest"
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
+// newIndex returns the index of the tables, without chosen services.
+func newIndex(w *statustest.Tables, events *event.Log) *Index {
+	tables := w.Readers()
+	tables.Revisions = status.NewRevisions(&tables)
+	return New(&tables, events, func() []string { return nil })
+}
+
 // An event has each bad state of a service, and its end.
 func TestEventsOfStates(t *testing.T) {
-	w, log := newWritten(), event.NewLog(100, time.Now)
-	index := newUnhealthyIndex(New(w.deps()).tables, log, func() []string { return nil })
+	w, log := statustest.New(), event.NewLog(100, time.Now)
+	index := newIndex(w, log)
 	var last uint64
 	// published returns the events of an update.
 	published := func() (out []string) {
@@ -34,7 +44,7 @@ func TestEventsOfStates(t *testing.T) {
 		return out
 	}
 	set := func(i int, state vip.State) {
-		w.states.Set(vip.BackendState{Backend: oneBackend.Key(serviceNo(i)), State: state})
+		w.Overrides.Set(vip.BackendState{Backend: statustest.OneBackend.Key(statustest.ServiceNo(i)), State: state})
 	}
 	expect := func(what string, want ...string) {
 		t.Helper()
@@ -43,38 +53,38 @@ func TestEventsOfStates(t *testing.T) {
 		}
 	}
 	for i := range 3 {
-		w.healthy(i)
+		w.Healthy(i)
 	}
 	expect("services that come")
 	set(1, vip.Drain)
 	expect("a backend drains", "service_degraded s1")
 	expect("nothing happens")
-	w.health.Set(vip.BackendHealth{Backend: oneBackend.Key(serviceNo(1)), Checks: []vip.CheckResult{{Health: vip.Unhealthy}}})
+	w.Health.Set(vip.BackendHealth{Backend: statustest.OneBackend.Key(statustest.ServiceNo(1)), Checks: []vip.CheckResult{{Health: vip.Unhealthy}}})
 	expect("something else changes")
-	frontend := frontendNo(1)
-	row := w.frontends.Row(frontend)
-	w.frontends.Put(row.Value)
+	frontend := statustest.FrontendNo(1)
+	row := w.Frontends.Row(frontend)
+	w.Frontends.Put(row.Value)
 	wanted := row.Value
 	wanted.Backends = nil
-	w.frontends.Put(wanted)
+	w.Frontends.Put(wanted)
 	expect("pending for a moment")
-	w.healthy(1)
-	w.health.Delete(oneBackend.Key(serviceNo(1)))
-	w.states.Delete(oneBackend.Key(serviceNo(1)))
+	w.Healthy(1)
+	w.Health.Delete(statustest.OneBackend.Key(statustest.ServiceNo(1)))
+	w.Overrides.Delete(statustest.OneBackend.Key(statustest.ServiceNo(1)))
 	expect("it serves again", "service_healthy s1")
 	set(2, vip.Maint)
-	w.states.Delete(oneBackend.Key(serviceNo(2)))
+	w.Overrides.Delete(statustest.OneBackend.Key(statustest.ServiceNo(2)))
 	expect("down between two updates")
 	set(0, vip.Drain)
 	expect("another", "service_degraded s0")
-	w.services.Delete(serviceNo(0))
+	w.Services.Delete(statustest.ServiceNo(0))
 	expect("it is deleted")
-	w.healthy(0)
-	w.states.Delete(oneBackend.Key(serviceNo(0)))
+	w.Healthy(0)
+	w.Overrides.Delete(statustest.OneBackend.Key(statustest.ServiceNo(0)))
 	expect("it comes back")
 
 	for i := range 50 {
-		w.healthy(100 + i)
+		w.Healthy(100 + i)
 		set(100+i, vip.Drain)
 	}
 	if got := published(); len(got) != maxStateEvents+1 || got[maxStateEvents] != "services_changed" {
@@ -88,19 +98,19 @@ func TestEventsOfStates(t *testing.T) {
 // The cost of an event doesn't depend on the number of services, also if they are down.
 func TestEventsReadOnlyWhatChanged(t *testing.T) {
 	cost := func(n int) float64 {
-		w := newWritten()
+		w := statustest.New()
 		for i := range n {
-			w.healthy(i)
-			w.states.Set(vip.BackendState{Backend: oneBackend.Key(serviceNo(i)), State: vip.Drain})
+			w.Healthy(i)
+			w.Overrides.Set(vip.BackendState{Backend: statustest.OneBackend.Key(statustest.ServiceNo(i)), State: vip.Drain})
 		}
-		w.healthy(n)
-		index := newUnhealthyIndex(New(w.deps()).tables, event.NewLog(10, time.Now), func() []string { return nil })
+		w.Healthy(n)
+		index := newIndex(w, event.NewLog(10, time.Now))
 		index.update()
 		index.publish()
-		changed := vip.BackendState{Backend: oneBackend.Key(serviceNo(n))}
+		changed := vip.BackendState{Backend: statustest.OneBackend.Key(statustest.ServiceNo(n))}
 		return testing.AllocsPerRun(20, func() {
 			for _, changed.State = range []vip.State{vip.Drain, vip.Ready} {
-				w.states.Set(changed)
+				w.Overrides.Set(changed)
 				index.update()
 				index.publish()
 			}
@@ -111,42 +121,21 @@ func TestEventsReadOnlyWhatChanged(t *testing.T) {
 	}
 }
 
-// A running API publishes the events without a query.
-func TestStatesReachTheEvents(t *testing.T) {
-	inRig(t, func(t *testing.T, r *rig) {
-		decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
-		decode[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:8080/state?force=true", `{"state":"drain"}`, "Prefer: wait=60")
-		seen := func(kind string) func() bool {
-			return func() bool {
-				for _, e := range decode[v1.EventList](r, "GET", v1.PathEvents, "").Items {
-					if e.Kind == kind && e.Service == "web" {
-						return true
-					}
-				}
-				return false
-			}
-		}
-		wait.Until(t, "the service is down", seen("service_down"))
-		decode[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:8080/state", `{"state":"ready"}`, "Prefer: wait=60")
-		wait.Until(t, "the service serves again", seen("service_healthy"))
-	})
-}
-
 // A change of one backend of a degraded service costs the same number of allocations whatever the
 // number of its backends: it makes no sentence for each of them.
 func TestCostOfStatesDoesNotGrowWithBackends(t *testing.T) {
 	cost := func(backends int) float64 {
-		w := newWritten()
-		w.fill(1, backends)
-		row, _, _ := w.services.Get(serviceNo(0))
+		w := statustest.New()
+		w.Fill(1, backends)
+		row, _, _ := w.Services.Get(statustest.ServiceNo(0))
 		for i := range row.Backends[1:] {
-			w.states.Set(vip.BackendState{Backend: row.Backends[i+1].Key(row.Key), State: vip.Drain})
+			w.Overrides.Set(vip.BackendState{Backend: row.Backends[i+1].Key(row.Key), State: vip.Drain})
 		}
-		index := newUnhealthyIndex(New(w.deps()).tables, event.NewLog(100, time.Now), func() []string { return nil })
+		index := newIndex(w, event.NewLog(100, time.Now))
 		states := []vip.State{vip.Ready, vip.Maint}
 		return testing.AllocsPerRun(10, func() {
 			slices.Reverse(states)
-			w.states.Set(vip.BackendState{Backend: row.Backends[1].Key(row.Key), State: states[0]})
+			w.Overrides.Set(vip.BackendState{Backend: row.Backends[1].Key(row.Key), State: states[0]})
 			index.update()
 			index.publish()
 			if index.published[row.Key] != status.Degraded {
@@ -157,4 +146,18 @@ func TestCostOfStatesDoesNotGrowWithBackends(t *testing.T) {
 	if few, many := cost(10), cost(200); many > 1.5*few {
 		t.Errorf("%v allocations with 10 backends, %v with 200", few, many)
 	}
+}
+
+// The metrics of a healthy service include its draining backends.
+func TestWhatLeavesAServiceThatIsWellIsCounted(t *testing.T) {
+	w := statustest.New()
+	w.Healthy(1)
+	w.Healthy(2)
+	f := vip.Frontend{Key: statustest.FrontendNo(1), Kind: vip.OnVIP, Service: statustest.ServiceNo(1), Backends: []vip.Endpoint{{Addr: netip.AddrPortFrom(statustest.OneBackend.Address, 80), Weight: 1},
+		{Addr: netip.MustParseAddrPort("10.0.0.9:80"), Leaving: vip.InstantOf(time.Unix(1, 0))}}}
+	w.Applied.Set(reconcile.AppliedFrontend{Tried: w.Frontends.Put(f)})
+	got, sum := newIndex(w, event.NewLog(100, time.Now)).Tallies()
+	want := map[vip.ServiceKey]Tally{statustest.ServiceNo(1): {Ready: 1, Drain: 1, Usable: 1}}
+	expect.True(t, maps.Equal(got, want), "%+v, want %+v", got, want)
+	expect.Equal(t, sum, Tally{Ready: 2, Drain: 1, Usable: 2}, "sum")
 }

@@ -1,4 +1,4 @@
-package api
+package forwarding
 
 import (
 	"cmp"
@@ -13,29 +13,13 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api/request"
-
-	"github.com/ironvip/ironvip/internal/text"
-
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/access"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
-
-func (s *Server) dataplaneRoutes() {
-	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplane, Early: true, Need: access.View, ID: "get-dataplane", Tag: "dataplane",
-		Summary: "Show the state of the dataplane", Description: "Answers from the record of applied changes, without reading the kernel."}, s.getDataplane)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplaneFrontends, Need: access.View, ID: "list-frontends", Tag: "dataplane",
-		Summary: "List desired frontends and whether they are applied"}, s.listFrontends)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplaneDiff, Need: access.View, ID: "diff-dataplane", Tag: "dataplane",
-		Summary: "Compare the dataplane with the desired state", Description: "Reads the whole dataplane, for each page."}, s.diffDataplane)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathDataplaneRepair, Need: access.Operate, ID: "repair-dataplane", Tag: "dataplane",
-		Summary: "Repair differences between the dataplane and the desired state"}, s.repairDataplane)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathDataplaneSwitch, Need: access.Operate, ID: "switch-dataplane", Tag: "dataplane",
-		Summary: "Move the host to another dataplane", Description: "Begins to let the other dataplane serve, and returns what that does. Until it serves, `switching` of `/v1/dataplane` names that dataplane."}, s.switchDataplane)
-}
 
 type switchDataplaneInput struct {
 	Mode   string `query:"mode" required:"true" doc:"the new dataplane"`
@@ -43,19 +27,19 @@ type switchDataplaneInput struct {
 	Force  bool   `query:"force" doc:"also if the new dataplane does not support what services use"`
 }
 
-func (s *Server) switchDataplane(ctx context.Context, in *switchDataplaneInput) (v1.SwitchPlan, error) {
+func (h *Handlers) switchDataplane(ctx context.Context, in *switchDataplaneInput) (v1.SwitchPlan, error) {
 	ctx, cancel := readingTime(ctx)
 	defer cancel()
-	return s.Switch(ctx, in.Mode, in.Force, in.DryRun)
+	return h.Switch(ctx, in.Mode, in.Force, in.DryRun)
 }
 
-func (s *Server) getDataplane(context.Context, *struct{}) (v1.Dataplane, error) {
-	return s.dataplane(), nil
+func (h *Handlers) getDataplane(context.Context, *struct{}) (v1.Dataplane, error) {
+	return h.State(), nil
 }
 
-// dataplane returns the dataplane's state in the API's form. It costs O(frontends with trouble).
-func (s *Server) dataplane() v1.Dataplane {
-	about, stats := s.Deps.Dataplane(), s.Stats()
+// State returns the dataplane's state in the API's form. It costs O(frontends with trouble).
+func (h *Handlers) State() v1.Dataplane {
+	about, stats := h.Dataplane(), h.Stats()
 	out := v1.Dataplane{Mode: about.Mode, Reason: about.Reason, Level: v1.LevelOK, Ready: stats.Synced,
 		DesiredRevision: stats.DesiredRev, AppliedRevision: stats.AppliedRev, Frontends: stats.Wanted,
 		Contested: stats.Contested, Repairs: stats.DriftRepairs, LastResync: request.When(stats.LastResync), Problems: []v1.Problem{}, Findings: append([]v1.Finding{}, about.Findings...), Switching: about.Switching, Leaving: append([]v1.LeavingDataplane{}, about.Leaving...)}
@@ -65,8 +49,8 @@ func (s *Server) dataplane() v1.Dataplane {
 			out.Problems = append(out.Problems, p)
 		}
 	}
-	out.Backends = s.unhealthy.ends()
-	s.unhealthy.eachFrontend(func(f *status.Frontend) {
+	out.Backends = h.trouble.Ends()
+	h.trouble.EachFrontend(func(f *status.Frontend) {
 		switch {
 		case f.Pending():
 			out.Pending++
@@ -78,7 +62,7 @@ func (s *Server) dataplane() v1.Dataplane {
 		}
 	})
 	slices.SortFunc(out.Problems, func(a, b v1.Problem) int { return strings.Compare(a.Place, b.Place) })
-	counts := fmt.Sprintf("%s, %s", text.Plural(s.unhealthy.served(), "service"), text.Plural(out.Backends, "backend"))
+	counts := fmt.Sprintf("%s, %s", text.Plural(h.trouble.Served(), "service"), text.Plural(out.Backends, "backend"))
 	switch {
 	case stats.TargetError != "":
 		out.Level, out.Summary = v1.LevelFail, "unreachable: "+stats.TargetError
@@ -122,17 +106,17 @@ type listFrontendsInput struct {
 	Service string `query:"service" doc:"of this service only: \"name\" or \"namespace/name\""`
 }
 
-func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (out v1.FrontendList, err error) {
-	out.Revision = max(s.Frontends.Revision(), s.Applied.Revision())
+func (h *Handlers) listFrontends(_ context.Context, in *listFrontendsInput) (out v1.FrontendList, err error) {
+	out.Revision = max(h.Tables.Frontends.Revision(), h.Tables.Applied.Revision())
 	var of vip.ServiceKey
 	if in.Service != "" {
 		if of, err = request.ServiceParameter(in.Service); err != nil {
 			return out, err
 		}
 	}
-	wanted := request.Keys(s.Frontends.All(), func(f *vip.Frontend) bool { return in.Service == "" || f.Service == of })
+	wanted := request.Keys(h.Tables.Frontends.All(), func(f *vip.Frontend) bool { return in.Service == "" || f.Service == of })
 	out.Items, out.Next, err = request.Page(in.Paging, frontendOrder, wanted, func(k vip.FrontendKey) (v1.Frontend, bool) {
-		row, ok := s.frontend(k)
+		row, ok := h.frontend(k)
 		return row, ok && (in.Service == "" || row.Service == of.String()) // else another service has it now
 	})
 	return out, err
@@ -140,8 +124,8 @@ func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (out v
 
 var frontendOrder = request.Order[vip.FrontendKey]{List: "frontends", Compare: vip.CompareFrontendKeys}
 
-func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
-	fs, ok := s.tables.Frontend(key)
+func (h *Handlers) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
+	fs, ok := h.Tables.Frontend(key)
 	if !ok {
 		return v1.Frontend{}, false
 	}
@@ -150,7 +134,7 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 	out := v1.Frontend{Address: address, Protocol: key.Protocol.String(), Kind: f.Kind.String(), Service: f.Service.String(),
 		Port: f.Port, Scheduler: f.Scheduler.String(), Forward: f.Forward.String(), Masquerade: f.Masquerade.String(),
 		Revision: fs.Rev, Backends: request.Convert(f.Backends, func(e vip.Endpoint) v1.Endpoint {
-			return v1.Endpoint{Address: endpointID(e.Addr), Weight: uint32(e.Weight), MaxConnections: e.MaxConnections, LeavingAt: request.When(e.Leaving.Time())}
+			return v1.Endpoint{Address: request.EndpointID(e.Addr), Weight: uint32(e.Weight), MaxConnections: e.MaxConnections, LeavingAt: request.When(e.Leaving.Time())}
 		})}
 	for _, flag := range []struct {
 		set  bool
@@ -179,10 +163,10 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 	return out, true
 }
 
-func (s *Server) diffDataplane(ctx context.Context, in *request.LongPaging) (out v1.DataplaneDiff, err error) {
+func (h *Handlers) diffDataplane(ctx context.Context, in *request.LongPaging) (out v1.DataplaneDiff, err error) {
 	ctx, cancel := readingTime(ctx)
 	defer cancel()
-	found, err := s.Diff(ctx)
+	found, err := h.Diff(ctx)
 	if err != nil {
 		return out, unreadable("read", err)
 	}
@@ -264,13 +248,13 @@ func frontendDetails(want, have *vip.Frontend) (out differences) {
 		weight, there := undesired[e.Addr]
 		delete(undesired, e.Addr)
 		if !there {
-			out = append(out, fmt.Sprintf("backend %s is missing", endpointID(e.Addr)))
+			out = append(out, fmt.Sprintf("backend %s is missing", request.EndpointID(e.Addr)))
 		} else if weight != uint32(e.Weight) {
-			out = append(out, fmt.Sprintf("backend %s has weight %d, not %d", endpointID(e.Addr), weight, e.Weight))
+			out = append(out, fmt.Sprintf("backend %s has weight %d, not %d", request.EndpointID(e.Addr), weight, e.Weight))
 		}
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(undesired), netip.AddrPort.Compare) {
-		out = append(out, fmt.Sprintf("backend %s is not desired", endpointID(addr)))
+		out = append(out, fmt.Sprintf("backend %s is not desired", request.EndpointID(addr)))
 	}
 	return out
 }
@@ -295,16 +279,16 @@ func otherDetails(want, have *vip.Frontend) (out differences) {
 	return out
 }
 
-func (s *Server) repairDataplane(ctx context.Context, _ *struct{}) (v1.RepairResult, error) {
+func (h *Handlers) repairDataplane(ctx context.Context, _ *struct{}) (v1.RepairResult, error) {
 	ctx, cancel := readingTime(ctx)
 	defer cancel()
 	out := v1.RepairResult{Items: []v1.DiffEntry{}, Problems: []v1.Problem{}}
-	found, err := s.Repair(ctx)
+	found, err := h.Repair(ctx)
 	if err != nil {
 		return out, unreadable("repair", err)
 	}
 	for _, d := range found {
-		applied, _, _ := s.Applied.Get(d.Key)
+		applied, _, _ := h.Tables.Applied.Get(d.Key)
 		if applied.Problem == nil {
 			out.Items = append(out.Items, diffEntry(d))
 			continue

@@ -1,4 +1,4 @@
-package api
+package addresses
 
 import (
 	"cmp"
@@ -8,30 +8,22 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ironvip/ironvip/api/request"
-
 	"github.com/miekg/dns"
+
+	"github.com/ironvip/ironvip/api/request"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	names "github.com/ironvip/ironvip/dns"
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Naming is what the API shows of the DNS names of services.
-type Naming struct {
-	Stage *names.Stage // without names until it runs
-	// Zone returns the domain and the configured addresses; no address: names are not answered.
-	Zone func() (domain string, listen []netip.AddrPort)
-}
-
-func (s *Server) dnsRoutes() {
-	server.HandleJSON(s.http, server.Route{Path: v1.PathDNSNames, Need: access.View, ID: "list-dns-names", Tag: "dns", Summary: "List the DNS names of services",
-		Description: "The names that services have or want. Of several services that want one name, one has it, and the others have a winner."}, s.listDNSNames)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathDNSQuery, Need: access.View, ID: "query-dns", Tag: "dns", Summary: "Answer a DNS query",
-		Description: "The answer that this host gives, with the reason."}, s.queryDNS)
+func (h *handlers) dnsRoutes() {
+	server.HandleJSON(h.http, server.Route{Path: v1.PathDNSNames, Need: access.View, ID: "list-dns-names", Tag: "dns", Summary: "List the DNS names of services",
+		Description: "The names that services have or want. Of several services that want one name, one has it, and the others have a winner."}, h.listDNSNames)
+	server.HandleJSON(h.http, server.Route{Path: v1.PathDNSQuery, Need: access.View, ID: "query-dns", Tag: "dns", Summary: "Answer a DNS query",
+		Description: "The answer that this host gives, with the reason."}, h.queryDNS)
 }
 
 // nameOrder orders names by name, then by the service that wants it.
@@ -46,44 +38,45 @@ type listDNSNamesInput struct {
 }
 
 // listDNSNames costs O(services) per page, or O(names of a service).
-func (s *Server) listDNSNames(_ context.Context, in *listDNSNamesInput) (out v1.DNSNameList, err error) {
-	names := s.Naming.Stage.Names()
+func (h *handlers) listDNSNames(_ context.Context, in *listDNSNamesInput) (out v1.DNSNameList, err error) {
+	names := h.Tables.Naming.Names()
 	if in.Service != "" {
 		key, err := request.ServiceParameter(in.Service)
 		if err != nil {
 			return out, err
 		}
-		names = slices.Values(s.Naming.Stage.NamesOf(key))
+		names = slices.Values(h.Tables.Naming.NamesOf(key))
 	}
-	domain, listen := s.Naming.Zone()
-	out.Domain, out.Listen, out.Revision = domain, request.Convert(listen, netip.AddrPort.String), s.tables.Revisions.Revision()
+	domain, listen := h.Zone()
+	out.Domain, out.Listen, out.Revision = domain, request.Convert(listen, netip.AddrPort.String), h.Tables.Revisions.Revision()
 	var keys []zone.ConflictKey
 	for n := range names {
-		if in.State == "" || in.State == nameState(&n) {
+		if in.State == "" || in.State == NameState(&n) {
 			keys = append(keys, zone.ConflictKey{Name: n.Name, Service: n.Service})
 		}
 	}
-	out.Items, out.Next, err = request.Page(in.Paging, nameOrder, slices.Values(keys), s.dnsName)
+	out.Items, out.Next, err = request.Page(in.Paging, nameOrder, slices.Values(keys), h.dnsName)
 	return out, err
 }
 
 // dnsName returns a name that a service has or wants.
-func (s *Server) dnsName(k zone.ConflictKey) (v1.DNSName, bool) {
-	names := s.Naming.Stage.NamesOf(k.Service)
+func (h *handlers) dnsName(k zone.ConflictKey) (v1.DNSName, bool) {
+	names := h.Tables.Naming.NamesOf(k.Service)
 	i := slices.IndexFunc(names, func(n zone.Name) bool { return n.Name == k.Name })
 	if i < 0 {
 		return v1.DNSName{}, false
 	}
 	n := &names[i]
 	out := v1.DNSName{Name: n.Name, Kind: n.Kind.String(), Service: n.Service.String(), Addresses: append([]netip.Addr{}, n.VIPs...),
-		State: nameState(n), Since: request.When(n.Since.Time())}
+		State: NameState(n), Since: request.When(n.Since.Time())}
 	if n.Winner != (vip.ServiceKey{}) {
 		out.Winner = n.Winner.String()
 	}
 	return out, true
 }
 
-func nameState(n *zone.Name) string {
+// NameState returns the state of a name that a service has or wants.
+func NameState(n *zone.Name) string {
 	switch {
 	case n.Lost && n.Undecided:
 		return v1.NameUndecided
@@ -98,7 +91,7 @@ type queryDNSInput struct {
 	Type string `query:"type" doc:"\"A\" (the default), \"AAAA\", \"SRV\", \"PTR\", \"TXT\", \"SOA\", \"NS\", \"ANY\", or another type"`
 }
 
-func (s *Server) queryDNS(_ context.Context, in *queryDNSInput) (v1.DNSAnswer, error) {
+func (h *handlers) queryDNS(_ context.Context, in *queryDNSInput) (v1.DNSAnswer, error) {
 	name, kind := in.Name, dns.TypeA
 	if name == "" {
 		return v1.DNSAnswer{}, badName("a name is needed")
@@ -114,19 +107,19 @@ func (s *Server) queryDNS(_ context.Context, in *queryDNSInput) (v1.DNSAnswer, e
 				vip.Problem{Code: vip.CodeInvalid, Field: "query.type", Message: "is not a type"})
 		}
 	}
-	e, err := s.Naming.Stage.Explain(name, kind)
+	e, err := h.Tables.Naming.Explain(name, kind)
 	if err != nil {
 		return v1.DNSAnswer{}, badName(err.Error())
 	}
 	out := v1.DNSAnswer{Name: e.Name, Type: dns.Type(e.Type).String(), RCode: dns.RcodeToString[e.Code], Answer: records(e.Answer), Authority: records(e.Authority), Additional: records(e.Extra), Why: why(&e)}
-	if _, listen := s.Naming.Zone(); len(listen) == 0 {
+	if _, listen := h.Zone(); len(listen) == 0 {
 		out.Why += "; dns.listen is empty, so no client gets this answer"
 	}
 	if e.Service != (vip.ServiceKey{}) {
 		out.Service = e.Service.String()
 	}
 	for _, rival := range e.Rivals {
-		if n, ok := s.dnsName(zone.ConflictKey{Name: e.Name, Service: rival}); ok {
+		if n, ok := h.dnsName(zone.ConflictKey{Name: e.Name, Service: rival}); ok {
 			out.Conflicts = append(out.Conflicts, n)
 		}
 	}

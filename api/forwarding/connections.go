@@ -1,4 +1,4 @@
-package api
+package forwarding
 
 import (
 	"context"
@@ -8,23 +8,15 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/ironvip/ironvip/api/request"
-
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/ironvip/ironvip/api/request"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
-
-func (s *Server) connectionRoutes() {
-	server.Handle(s.http, server.Route{Path: v1.PathConnections, Need: access.Operate, ID: "list-connections", Tag: "dataplane", Summary: "List single connections",
-		Description: "Reads the dataplane, and sends each connection through this host as a line of JSON, in any order. The list has no pages: it is not stored anywhere. " +
-			"A line with a problem is the last one. It needs the role operator, because it has the addresses of clients.",
-		Content: s.http.JSON(request.Ndjson, v1.Connection{})}, s.listConnections)
-}
 
 type listConnectionsInput struct {
 	Service string `query:"service" doc:"of this service only: \"name\" or \"namespace/name\""`
@@ -33,25 +25,25 @@ type listConnectionsInput struct {
 
 // listConnections keeps no more of the list in memory than the dataplane does. The first connection
 // is read before the response begins, so that an unreadable dataplane has an ordinary problem.
-func (s *Server) listConnections(ctx context.Context, in *listConnectionsInput) (*server.Stream, error) {
-	at := s.serviceFinder()
+func (h *Handlers) listConnections(ctx context.Context, in *listConnectionsInput) (*server.Stream, error) {
+	at := h.serviceFinder()
 	want := func(key vip.FrontendKey) bool { _, known := at(key); return known }
 	if in.Service != "" {
 		of, err := request.ServiceParameter(in.Service)
 		if err != nil {
 			return nil, err
 		}
-		if s.Services.Row(of) == nil && !s.drains(of) {
+		if h.Tables.Services.Row(of) == nil && !h.drains(of) {
 			return nil, request.NoService(of)
 		}
 		want = func(key vip.FrontendKey) bool { service, known := at(key); return known && service == of }
 	}
-	end, err := s.http.OpenStream(ctx)
+	end, err := h.http.OpenStream(ctx)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := readingTime(ctx)
-	next, stop := iter.Pull2(s.connections(ctx, want, in.Limit))
+	next, stop := iter.Pull2(h.connections(ctx, want, in.Limit))
 	done := func() { stop(); cancel(); end() }
 	c, err, more := next()
 	if err != nil {
@@ -80,10 +72,10 @@ func (s *Server) listConnections(ctx context.Context, in *listConnectionsInput) 
 
 // connections yields the connections to wanted frontends, at most limit of them if that is not 0,
 // and an error at the end if the list is not complete.
-func (s *Server) connections(ctx context.Context, want func(vip.FrontendKey) bool, limit int) iter.Seq2[reconcile.Connection, error] {
+func (h *Handlers) connections(ctx context.Context, want func(vip.FrontendKey) bool, limit int) iter.Seq2[reconcile.Connection, error] {
 	return func(yield func(reconcile.Connection, error) bool) {
 		n, wanted := 0, true
-		err := s.ConnectionLister.ListConnections(ctx, want, func(c reconcile.Connection) bool {
+		err := h.ConnectionLister.ListConnections(ctx, want, func(c reconcile.Connection) bool {
 			n++
 			wanted = yield(c, nil)
 			return wanted && n != limit
@@ -95,8 +87,8 @@ func (s *Server) connections(ctx context.Context, want func(vip.FrontendKey) boo
 }
 
 // drains reports whether a removed service has frontends, which drain. It costs O(frontends).
-func (s *Server) drains(key vip.ServiceKey) bool {
-	for _, f := range s.Frontends.All() {
+func (h *Handlers) drains(key vip.ServiceKey) bool {
+	for _, f := range h.Tables.Frontends.All() {
 		if f.Service == key {
 			return true
 		}
@@ -115,9 +107,9 @@ func connection(service vip.ServiceKey, c reconcile.Connection) v1.Connection {
 
 // serviceFinder returns a function that finds the service of a frontend, which may be a single port
 // of a range. It costs O(frontends) once, and then O(ranges of the address).
-func (s *Server) serviceFinder() func(vip.FrontendKey) (vip.ServiceKey, bool) {
+func (h *Handlers) serviceFinder() func(vip.FrontendKey) (vip.ServiceKey, bool) {
 	ranges := map[netip.Addr][]vip.Frontend{}
-	for key, f := range s.Frontends.All() {
+	for key, f := range h.Tables.Frontends.All() {
 		if key.Ranged() {
 			ranges[key.Addr] = append(ranges[key.Addr], f)
 		}
@@ -125,7 +117,7 @@ func (s *Server) serviceFinder() func(vip.FrontendKey) (vip.ServiceKey, bool) {
 	return func(key vip.FrontendKey) (vip.ServiceKey, bool) {
 		for _, audience := range []vip.Audience{key.Audience, vip.Everyone, vip.InternalClients} {
 			key.Audience = audience
-			if row := s.Frontends.Row(key); row != nil {
+			if row := h.Tables.Frontends.Row(key); row != nil {
 				return row.Value.Service, true
 			}
 		}

@@ -1,4 +1,4 @@
-package api
+package services
 
 import (
 	"cmp"
@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api/request"
-
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -17,40 +16,32 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// statusTables returns the tables that statuses are computed from.
-func statusTables(d *Deps) *status.Tables {
-	t := &status.Tables{Services: d.Services, Allocations: d.Allocations, Compiled: d.Compiled, Frontends: d.Frontends, Applied: d.Applied,
-		Overrides: d.Overrides, Health: d.Health, Passive: d.Passive, Refused: d.Refused, Naming: d.Naming.Stage, Left: d.Left}
-	t.Revisions = status.NewRevisions(d.Clock, t)
-	return t
-}
-
 // input reads everything that the status of one service depends on. It costs O(one service).
-func (s *Server) input(key vip.ServiceKey) status.Input { return s.tables.Input(key, time.Now()) }
+func (h *Handlers) input(key vip.ServiceKey) status.Input { return h.Tables.Input(key, time.Now()) }
 
 // report returns the status of one service, and what it was computed from; false if the service
 // doesn't exist.
-func (s *Server) report(key vip.ServiceKey) (in status.Input, out status.Report, ok bool) {
-	in = s.input(key)
+func (h *Handlers) report(key vip.ServiceKey) (in status.Input, out status.Report, ok bool) {
+	in = h.input(key)
 	if in.Service == nil {
 		return in, out, false
 	}
 	return in, status.Of(in), true
 }
 
-// service returns one service in the API's form.
-func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
-	in, report, ok := s.report(key)
+// Service returns one service in the API's form.
+func (h *Handlers) Service(key vip.ServiceKey) (v1.Service, bool) {
+	in, report, ok := h.report(key)
 	if !ok {
 		return v1.Service{}, false
 	}
 	out := v1.Service{
 		Spec: spec.FromService(*in.Service), Source: in.Service.Source, Origin: in.Service.Origin,
-		Revision: in.Rev, ETag: request.Etag(in.ServiceRev, in.Rev),
+		Revision: in.Rev, ETag: etag(in.ServiceRev, in.Rev),
 		Status: v1.ServiceStatus{
 			State: string(report.State), Revision: in.Rev, SpecRev: in.ServiceRev, Applied: report.Applied,
-			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: s.backends(&in, &report.Uses), Usable: report.Ready,
-			Panic: report.Panics, Held: report.Held, Full: s.Proxy().Services[key].Full,
+			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: h.backends(&in, &report.Uses), Usable: report.Ready,
+			Panic: report.Panics, Held: report.Held, Full: h.Proxy().Services[key].Full,
 			Conditions: conditions(&in, &report), Problems: server.Problems(report.Problems),
 		},
 	}
@@ -70,9 +61,9 @@ func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 	return out, true
 }
 
-// summary returns one service as a row of a list. It leaves out what costs most: the single backends.
-func (s *Server) summary(key vip.ServiceKey) (v1.ServiceSummary, bool) {
-	in := s.input(key)
+// Summary returns one service as a row of a list. It leaves out what costs most: the single backends.
+func (h *Handlers) Summary(key vip.ServiceKey) (v1.ServiceSummary, bool) {
+	in := h.input(key)
 	if in.Service == nil {
 		return v1.ServiceSummary{}, false
 	}
@@ -95,8 +86,8 @@ func ports(in *status.Input) []v1.PortStatus {
 	})
 }
 
-func (s *Server) backends(in *status.Input, uses *status.Uses) []v1.BackendStatus {
-	heartbeats := s.Registrar.HeartbeatStatuses(in.Key)
+func (h *Handlers) backends(in *status.Input, uses *status.Uses) []v1.BackendStatus {
+	heartbeats := h.Registrar.HeartbeatStatuses(in.Key)
 	out := make([]v1.BackendStatus, 0, len(in.Service.Backends))
 	for i := range in.Service.Backends {
 		b, use := &in.Service.Backends[i], &uses.Backends[i]
@@ -105,7 +96,7 @@ func (s *Server) backends(in *status.Input, uses *status.Uses) []v1.BackendStatu
 			Ports: b.Ports.List(), ForZones: b.ForZones.List(), ForNodes: b.ForNodes.List()}
 		if o, overridden := in.Override(b.Key(in.Key)); overridden {
 			row.State = o.String()
-			if set, _, ok := s.Overrides.Get(b.Key(in.Key)); ok {
+			if set, _, ok := h.Tables.Overrides.Get(b.Key(in.Key)); ok {
 				info := overrideInfo(&set)
 				row.Override = &info
 			}
@@ -113,7 +104,7 @@ func (s *Server) backends(in *status.Input, uses *status.Uses) []v1.BackendStatu
 		row.Usable = in.Usable(b) && !in.Ejected(b)
 		row.SlowStart, row.Serving = use.Percent, use.TakesNew && !in.Ejected(b)
 		addHealth(&row, in, b)
-		s.addLastError(&row, in, b)
+		h.addLastError(&row, in, b)
 		if row.HealthReason != "" || row.Held {
 			row.HealthHint = status.HintOf(cmp.Or(row.HealthReason, row.LastError))
 		}
@@ -127,7 +118,7 @@ func (s *Server) backends(in *status.Input, uses *status.Uses) []v1.BackendStatu
 		out = append(out, row)
 	}
 	for _, e := range uses.Removed { // these still have connections
-		out = append(out, v1.BackendStatus{ID: endpointID(e.Addr), Address: e.Addr.Addr().String(), Port: e.Addr.Port(),
+		out = append(out, v1.BackendStatus{ID: request.EndpointID(e.Addr), Address: e.Addr.Addr().String(), Port: e.Addr.Port(),
 			State: vip.Drain.String(), Removed: true, LeavingAt: request.When(e.Leaving.Time())})
 	}
 	return out
@@ -164,13 +155,13 @@ const recentError = 10 * time.Minute
 
 // addLastError adds why a probe or a connection of a client last failed. While the backend is
 // unhealthy, ejected or held, that is the reason of its health, which ignores a single other failure.
-func (s *Server) addLastError(row *v1.BackendStatus, in *status.Input, b *vip.Backend) {
+func (h *Handlers) addLastError(row *v1.BackendStatus, in *status.Input, b *vip.Backend) {
 	var at vip.Instant
 	var why string
-	if s.LastFailure != nil {
-		at, why = s.LastFailure(in.Service, b)
+	if h.LastFailure != nil {
+		at, why = h.LastFailure(in.Service, b)
 	}
-	if failures := s.Proxy().Failures; len(failures) > 0 {
+	if failures := h.Proxy().Failures; len(failures) > 0 {
 		var n reconcile.Failures
 		var few [2]vip.PassiveKey
 		for _, key := range in.AppendAddresses(few[:0], b) {
@@ -189,12 +180,6 @@ func (s *Server) addLastError(row *v1.BackendStatus, in *status.Input, b *vip.Ba
 	case why != "" && in.Now.Sub(at.Time()) < recentError:
 		row.LastError, row.LastErrorAt = why, request.When(at.Time())
 	}
-}
-
-// endpointID returns where a backend serves a frontend. It is only the address if the port is the
-// one that the client connects to.
-func endpointID(at netip.AddrPort) string {
-	return vip.BackendKey{Address: at.Addr(), Port: at.Port()}.ID()
 }
 
 func addHeartbeat(row *v1.BackendStatus, h rest.HeartbeatStatus) {
@@ -245,11 +230,4 @@ func verdict(kind string, rev uint64, problems []vip.Problem) v1.Condition {
 		c.Status, c.Reason, c.Message = v1.False, problems[0].Code, problems[0].Message
 	}
 	return c
-}
-
-// plan returns a plan with more problems. Its lists are not null.
-func plan(p v1.Plan, more []vip.Problem) *v1.Plan {
-	p.Problems, p.Warnings = server.Problems(slices.Concat(more, p.Problems)), server.Problems(p.Warnings)
-	p.Changes = append([]v1.PlanChange{}, p.Changes...)
-	return &p
 }

@@ -1,4 +1,4 @@
-package api
+package addresses
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"syscall"
 
 	"github.com/ironvip/ironvip/api/request"
-
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
@@ -16,21 +15,21 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-func (s *Server) reservationRoutes() {
-	server.Handle(s.http, server.Route{Method: http.MethodPost, Path: v1.PathVIPs, Need: access.Operate, ID: "reserve-vip", Tag: "addresses", Summary: "Reserve an address",
+func (h *handlers) reservationRoutes() {
+	server.Handle(h.http, server.Route{Method: http.MethodPost, Path: v1.PathVIPs, Need: access.Operate, ID: "reserve-vip", Tag: "addresses", Summary: "Reserve an address",
 		Description: "No other service gets the address, now and after the one that it is for, until the reservation is released. " +
 			"Except that services with the same share_key can join the one that holds it, and keep it after that one. " +
 			"Without \"for\" it is given to a service that requests it. 409 if it is reserved, or in use by another service.",
-		Status: http.StatusCreated, Body: v1.ReservationSpec{}}, s.reserveVIP)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: v1.PathVIPs + "/{ip}", Need: access.Operate, ID: "release-vip", Tag: "addresses", Summary: "Release a reservation",
-		Description: "A service that holds the address keeps it; otherwise the address is free. 409 if the address has a lease that is not reserved."}, s.releaseVIP)
+		Status: http.StatusCreated, Body: v1.ReservationSpec{}}, h.reserveVIP)
+	server.HandleJSON(h.http, server.Route{Method: http.MethodDelete, Path: v1.PathVIPs + "/{ip}", Need: access.Operate, ID: "release-vip", Tag: "addresses", Summary: "Release a reservation",
+		Description: "A service that holds the address keeps it; otherwise the address is free. 409 if the address has a lease that is not reserved."}, h.releaseVIP)
 }
 
 type reserveVIPInput struct {
 	request.Payload
 }
 
-func (s *Server) reserveVIP(ctx context.Context, in *reserveVIPInput) (*object[v1.VIP], error) {
+func (h *handlers) reserveVIP(ctx context.Context, in *reserveVIPInput) (*request.Object[v1.VIP], error) {
 	var body v1.ReservationSpec
 	if p := in.Decode(&body, v1.CodeInvalidReservation); p != nil {
 		return nil, p
@@ -39,33 +38,33 @@ func (s *Server) reserveVIP(ctx context.Context, in *reserveVIPInput) (*object[v
 	if len(problems) > 0 {
 		return nil, invalidReservation(problems...)
 	}
-	l, err := s.Reservations.Reserve(ctx, what)
+	l, err := h.Reservations.Reserve(ctx, what)
 	if err != nil {
 		return nil, reservationRefused(err)
 	}
-	row := s.written(ctx, &l)
-	return &object[v1.VIP]{Status: http.StatusCreated, Location: v1.VIPPath(row.Address), Body: row}, nil
+	row := h.written(ctx, &l)
+	return &request.Object[v1.VIP]{Status: http.StatusCreated, Location: v1.VIPPath(row.Address), Body: row}, nil
 }
 
-func (s *Server) releaseVIP(ctx context.Context, in *getVIPInput) (v1.VIP, error) {
-	addr, err := in.address()
+func (h *handlers) releaseVIP(ctx context.Context, in *request.AddressPath) (v1.VIP, error) {
+	addr, err := in.Address()
 	if err != nil {
 		return v1.VIP{}, err
 	}
-	l, err := s.Reservations.Unreserve(ctx, addr)
+	l, err := h.Reservations.Unreserve(ctx, addr)
 	if errors.Is(err, ipam.ErrNotReserved) {
 		return v1.VIP{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, addr.String()+" is not reserved", "list all leases: GET "+v1.PathVIPs)
 	}
 	if err != nil {
 		return v1.VIP{}, reservationRefused(err)
 	}
-	return s.written(ctx, &l), nil
+	return h.written(ctx, &l), nil
 }
 
 // written returns the API's form of a lease after a write, and notes the revision of the leases for
 // the audit line. Another write may have changed the lease since.
-func (s *Server) written(ctx context.Context, l *ipam.Lease) v1.VIP {
-	row := vipView(l, s.Leases.Revision())
+func (h *handlers) written(ctx context.Context, l *ipam.Lease) v1.VIP {
+	row := vipView(l, h.Leases.Revision())
 	if l.State == 0 {
 		row.State = "free"
 	}
@@ -135,5 +134,5 @@ func reservationRefused(err error) error {
 	case errors.Is(err, ipam.ErrUnavailable):
 		return request.StoreAway(err.Error(), "the result is unknown until the store is reachable: read it with GET "+v1.PathVIPs+" then. Traffic is not affected")
 	}
-	return request.WriteFailed(vip.BackendKey{}, err)
+	return request.WriteFailed(err)
 }

@@ -1,4 +1,4 @@
-package api
+package services
 
 import (
 	"context"
@@ -7,24 +7,11 @@ import (
 	"slices"
 
 	"github.com/ironvip/ironvip/api/request"
-
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/pipeline/overrides"
 	"github.com/ironvip/ironvip/vip"
 )
-
-func (s *Server) overrideRoutes() {
-	const one = "/{namespace}/{name}/{id}"
-	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: v1.PathServices + "/{namespace}/{name}/backends/{id}/state", Need: access.Register, ID: "set-backend-state", Tag: "backends", Summary: "Set the state of a backend",
-		Description: "An operator override, for services of every source. It survives restarts of the agent; \"ready\" ends it. " +
-			"If the backend is the last usable one at any of the service's ports, \"drain\" and \"maint\" answer 409 last_backend without force=true.",
-		Body: v1.StateSpec{}}, s.setBackendState)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathOverrides, Need: access.View, ID: "list-overrides", Tag: "backends", Summary: "List operator overrides"}, s.listOverrides)
-	server.Handle(s.http, server.Route{Method: http.MethodDelete, Path: v1.PathOverrides + one, Need: access.Register, ID: "delete-override", Tag: "backends", Summary: "End an operator override",
-		Description: "The same as the state \"ready\", and also for a backend that its service no longer has."}, s.deleteOverride)
-}
 
 type setStateInput struct {
 	request.BackendPath
@@ -33,8 +20,8 @@ type setStateInput struct {
 	Force bool `query:"force" doc:"permit a change that leaves a port without a usable backend"`
 }
 
-func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*object[v1.Backend], error) {
-	key, err := s.existing(in.BackendPath)
+func (h *Handlers) setBackendState(ctx context.Context, in *setStateInput) (*request.Object[v1.Backend], error) {
+	key, err := in.Existing(h.Tables.Services)
 	if err != nil {
 		return nil, err
 	}
@@ -44,18 +31,18 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*objec
 	}
 	r := overrides.Request{Backend: key, Author: server.Caller(ctx), Force: in.Force}
 	if r.State, err = overrides.ParseState(body.State); err != nil {
-		return nil, request.WriteFailed(key, err)
+		return nil, writeFailed(key, err)
 	}
 	if body.Expires != nil {
 		r.Until = vip.InstantOf(*body.Expires)
 	}
-	done, applied, err := s.setOverride(ctx, r, in.PreferWait)
+	done, applied, err := h.setOverride(ctx, r, in.PreferWait)
 	if err != nil {
 		return nil, err
 	}
-	out, err := s.backend(key)
+	out, err := h.backend(key)
 	if err != nil { // deleted meanwhile
-		out = &object[v1.Backend]{Status: http.StatusOK, Body: v1.Backend{Service: key.Service.String(), Revision: done.Rev,
+		out = &request.Object[v1.Backend]{Status: http.StatusOK, Body: v1.Backend{Service: key.Service.String(), Revision: done.Rev,
 			BackendStatus: v1.BackendStatus{ID: key.ID(), Address: key.Address.String(), Port: key.Port, State: body.State, Removed: true}}}
 	}
 	out.PreferenceApplied, out.Body.Local = applied, done.Local
@@ -64,18 +51,18 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*objec
 
 // setOverride sets an override and waits for the dataplane if the caller requested it. An override of a
 // service that is deleted meanwhile is in the dataplane when the service is no longer.
-func (s *Server) setOverride(ctx context.Context, r overrides.Request, wait PreferWait) (done overrides.Result, applied string, err error) {
+func (h *Handlers) setOverride(ctx context.Context, r overrides.Request, wait PreferWait) (done overrides.Result, applied string, err error) {
 	key := r.Backend.Service
-	last, _, _ := s.Compiled.Get(key)
-	if done, err = s.SetState(ctx, r); err != nil {
-		return done, "", request.WriteFailed(r.Backend, err)
+	last, _, _ := h.Tables.Compiled.Get(key)
+	if done, err = h.SetState(ctx, r); err != nil {
+		return done, "", writeFailed(r.Backend, err)
 	}
 	server.Wrote(ctx, done.Rev)
-	applied, err = s.apply(ctx, wait, fmt.Sprintf("state %q of backend %s", r.State, r.Backend.ID()), s.orGone(key, last, func(ctx context.Context) ([]vip.Problem, error) {
-		if err := s.Overridden(ctx, done.Rev); err != nil {
+	applied, err = h.apply(ctx, wait, fmt.Sprintf("state %q of backend %s", r.State, r.Backend.ID()), h.orGone(key, last, func(ctx context.Context) ([]vip.Problem, error) {
+		if err := h.Overridden(ctx, done.Rev); err != nil {
 			return nil, err
 		}
-		return s.progress.WaitTried(ctx, key)
+		return h.progress.WaitTried(ctx, key)
 	}))
 	return done, applied, err
 }
@@ -83,30 +70,30 @@ func (s *Server) setOverride(ctx context.Context, r overrides.Request, wait Pref
 var overrideOrder = backendOrder.Of("overrides")
 
 // listOverrides costs O(overrides) per page.
-func (s *Server) listOverrides(_ context.Context, in *request.Paging) (out v1.OverrideList, err error) {
-	out.Revision = s.Overrides.Revision()
-	keys := slices.Collect(request.Keys(s.Overrides.All(), request.All))
+func (h *Handlers) listOverrides(_ context.Context, in *request.Paging) (out v1.OverrideList, err error) {
+	out.Revision = h.Tables.Overrides.Revision()
+	keys := slices.Collect(request.Keys(h.Tables.Overrides.All(), request.All))
 	ended := map[vip.BackendKey]vip.BackendState{} // on this host, and not in the fleet yet
-	for _, row := range s.LocalOverrides() {
+	for _, row := range h.LocalOverrides() {
 		if row.State == vip.Ready {
 			ended[row.Backend] = row
 			keys = append(keys, row.Backend)
 		}
 	}
 	out.Items, out.Next, err = request.Page(*in, overrideOrder, slices.Values(keys), func(k vip.BackendKey) (v1.Override, bool) {
-		row, rev, set := s.Overrides.Get(k)
+		row, rev, set := h.Tables.Overrides.Get(k)
 		if !set {
 			rev = out.Revision
 			row, set = ended[k]
 		}
-		return s.override(&row, rev), set
+		return h.override(&row, rev), set
 	})
 	return out, err
 }
 
-func (s *Server) override(row *vip.BackendState, rev uint64) v1.Override {
+func (h *Handlers) override(row *vip.BackendState, rev uint64) v1.Override {
 	key := row.Backend
-	svc, _, _ := s.Services.Get(key.Service)
+	svc, _, _ := h.Tables.Services.Get(key.Service)
 	return v1.Override{Service: key.Service.String(), Backend: key.ID(), State: row.State.String(), OverrideInfo: overrideInfo(row),
 		Missing: !slices.ContainsFunc(svc.Backends, func(b vip.Backend) bool { return b.Key(key.Service) == key }), Revision: rev}
 }
@@ -120,23 +107,23 @@ type deleteOverrideInput struct {
 	PreferWait
 }
 
-func (s *Server) deleteOverride(ctx context.Context, in *deleteOverrideInput) (*deletedOutput, error) {
+func (h *Handlers) deleteOverride(ctx context.Context, in *deleteOverrideInput) (*deletedOutput, error) {
 	key, err := in.Backend()
 	if err != nil {
 		return nil, err
 	}
-	_, _, set := s.Overrides.Get(key)
+	_, _, set := h.Tables.Overrides.Get(key)
 	if !set { // of a backend that its service no longer has, only its own id is known
-		if key, err = s.existing(in.BackendPath); err != nil {
+		if key, err = in.Existing(h.Tables.Services); err != nil {
 			return nil, err
 		}
-		_, _, set = s.Overrides.Get(key)
+		_, _, set = h.Tables.Overrides.Get(key)
 	}
 	if !set {
 		return nil, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "backend "+key.ID()+" of service \""+key.Service.String()+"\" has no override",
 			"list overrides: GET "+v1.PathOverrides)
 	}
-	done, applied, err := s.setOverride(ctx, overrides.Request{Backend: key, State: vip.Ready, Author: server.Caller(ctx)}, in.PreferWait)
+	done, applied, err := h.setOverride(ctx, overrides.Request{Backend: key, State: vip.Ready, Author: server.Caller(ctx)}, in.PreferWait)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package api
+package forwarding
 
 import (
 	"context"
@@ -9,40 +9,26 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api/request"
-
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
-
-func (s *Server) statsRoutes() {
-	server.HandleJSON(s.http, server.Route{Path: v1.PathStats, Need: access.View, ID: "list-stats", Tag: "services", Summary: "Read the traffic of every service",
-		Description: "Connections, bytes and packets from one read of the dataplane's counters. Services without frontends are missing."}, s.listStats)
-	server.Handle(s.http, server.Route{Path: v1.PathTop, Need: access.View, ID: "top-services", Tag: "services", Summary: "Follow the busiest services",
-		Description: "A stream of lines of JSON: the services that carried most in each interval. The counters are read once per interval.",
-		Content:     s.http.JSON(request.Ndjson, v1.Top{})}, s.topServices)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/stats", Need: access.View, ID: "service-stats", Tag: "services",
-		Summary: "Read a service's traffic, by frontend and backend"}, s.serviceStats)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/backends/{id}/connections", Need: access.View, ID: "backend-connections", Tag: "backends", Summary: "Count a backend's connections",
-		Description: "The open connections through this host, read from the dataplane: of a backend in any state, and of a removed one until its drain ends."}, s.backendConnections)
-}
 
 // countingTime bounds a read of the dataplane's counters. The counters of 50,000 backends take a
 // tenth of a second.
 const countingTime = 20 * time.Second
 
-var statsOrder = serviceOrder.Of("stats")
+var statsOrder = request.Order[vip.ServiceKey]{List: "stats", Compare: vip.ServiceKey.Compare}
 
 // listStats costs O(frontends) and one read of the dataplane per page.
-func (s *Server) listStats(ctx context.Context, in *request.LongPaging) (out v1.StatsList, err error) {
-	of, err := s.serviceTotals(ctx)
+func (h *Handlers) listStats(ctx context.Context, in *request.LongPaging) (out v1.StatsList, err error) {
+	of, err := h.serviceTotals(ctx)
 	if err != nil {
 		return out, unreadable("read the counters of", err)
 	}
-	counted := s.Statistics.Counted()
+	counted := h.Statistics.Counted()
 	out.Items, out.Next, err = request.Page(request.Paging(*in), statsOrder, maps.Keys(of), func(key vip.ServiceKey) (v1.ServiceTotal, bool) {
 		return v1.ServiceTotal{Service: key.String(), Traffic: traffic(of[key], counted)}, true
 	})
@@ -50,15 +36,13 @@ func (s *Server) listStats(ctx context.Context, in *request.LongPaging) (out v1.
 }
 
 // serviceTotals reads the traffic of every service, at a cost of O(frontends).
-func (s *Server) serviceTotals(ctx context.Context) (map[vip.ServiceKey]reconcile.Traffic, error) {
-	ctx, cancel := context.WithTimeout(ctx, countingTime)
-	defer cancel()
-	totals, err := s.Statistics.Totals(ctx, s.wanted)
+func (h *Handlers) serviceTotals(ctx context.Context) (map[vip.ServiceKey]reconcile.Traffic, error) {
+	totals, err := h.Totals(ctx)
 	if err != nil {
 		return nil, err
 	}
-	of := make(map[vip.ServiceKey]reconcile.Traffic, s.Services.Len())
-	for key, f := range s.Frontends.All() { // without traffic, a dataplane may report nothing
+	of := make(map[vip.ServiceKey]reconcile.Traffic, h.Tables.Services.Len())
+	for key, f := range h.Tables.Frontends.All() { // without traffic, a dataplane may report nothing
 		sum := of[f.Service]
 		sum.Add(totals[key])
 		of[f.Service] = sum
@@ -67,25 +51,29 @@ func (s *Server) serviceTotals(ctx context.Context) (map[vip.ServiceKey]reconcil
 	return of, nil
 }
 
-// wanted reports whether the dataplane should have a frontend.
-func (s *Server) wanted(key vip.FrontendKey) bool { return s.Frontends.Row(key) != nil }
+// Totals reads the traffic of every frontend that the dataplane should have. Frontends without traffic may be missing.
+func (h *Handlers) Totals(ctx context.Context) (map[vip.FrontendKey]reconcile.Traffic, error) {
+	ctx, cancel := context.WithTimeout(ctx, countingTime)
+	defer cancel()
+	return h.Statistics.Totals(ctx, func(key vip.FrontendKey) bool { return h.Frontends.Row(key) != nil })
+}
 
 // serviceStats costs O(the service's frontends and backends).
-func (s *Server) serviceStats(ctx context.Context, in *request.ServicePath) (v1.ServiceStats, error) {
+func (h *Handlers) serviceStats(ctx context.Context, in *request.ServicePath) (v1.ServiceStats, error) {
 	out := v1.ServiceStats{Service: in.Key().String(), Frontends: []v1.FrontendStats{}}
-	svc := s.tables.Input(in.Key(), time.Now())
+	svc := h.Tables.Input(in.Key(), time.Now())
 	if svc.Service == nil {
 		return out, request.NoService(in.Key())
 	}
 	ctx, cancel := context.WithTimeout(ctx, countingTime)
 	defer cancel()
-	counted := s.Statistics.Counted()
+	counted := h.Statistics.Counted()
 	slices.SortFunc(svc.Frontends, func(a, b status.Frontend) int { return vip.CompareFrontendKeys(a.Frontend.Key, b.Frontend.Key) })
 	var sum reconcile.Traffic
 	for i := range svc.Frontends {
 		f := &svc.Frontends[i].Frontend
 		row := v1.FrontendStats{Frontend: f.Key.String(), Kind: f.Kind.String(), Port: f.Port}
-		one, there, err := s.Statistics.Breakdown(ctx, f.Key)
+		one, there, err := h.Statistics.Breakdown(ctx, f.Key)
 		if err != nil {
 			return out, unreadable("read the counters of", err)
 		}
@@ -96,7 +84,7 @@ func (s *Server) serviceStats(ctx context.Context, in *request.ServicePath) (v1.
 		}
 		addrs := slices.SortedFunc(maps.Keys(one.Endpoints), netip.AddrPort.Compare)
 		row.Backends = request.Convert(addrs, func(a netip.AddrPort) v1.BackendStats {
-			return v1.BackendStats{Address: endpointID(a), Traffic: traffic(one.Endpoints[a], counted)}
+			return v1.BackendStats{Address: request.EndpointID(a), Traffic: traffic(one.Endpoints[a], counted)}
 		})
 		out.Frontends = append(out.Frontends, row)
 	}
@@ -105,13 +93,13 @@ func (s *Server) serviceStats(ctx context.Context, in *request.ServicePath) (v1.
 }
 
 // backendConnections costs O(the service's frontends and backends).
-func (s *Server) backendConnections(ctx context.Context, in *request.BackendPath) (out v1.BackendConnections, err error) {
-	key, err := s.existing(*in)
+func (h *Handlers) backendConnections(ctx context.Context, in *request.BackendPath) (out v1.BackendConnections, err error) {
+	key, err := in.Existing(h.Tables.Services)
 	if err != nil {
 		return out, err
 	}
 	out = v1.BackendConnections{Service: key.Service.String(), Backend: key.ID(), Frontends: []v1.FrontendConnections{}}
-	svc := s.tables.Input(key.Service, time.Now())
+	svc := h.Tables.Input(key.Service, time.Now())
 	if svc.Service == nil {
 		return out, request.NoService(key.Service)
 	}
@@ -147,7 +135,7 @@ func (s *Server) backendConnections(ctx context.Context, in *request.BackendPath
 			continue
 		}
 		found = true
-		open, err := s.Connections.Connections(ctx, f.Key)
+		open, err := h.Connections.Connections(ctx, f.Key)
 		if err != nil {
 			return out, unreadable("count the connections of", err)
 		}
