@@ -18,6 +18,8 @@ func Left(f *vip.Frontend) string {
 	switch {
 	case f.Kind == vip.OnRealServer:
 		return "a real server"
+	case f.Key.Whole():
+		return "a program of this host"
 	case f.Key.Protocol != vip.TCP && f.Key.Protocol != vip.UDP:
 		return fmt.Sprintf("protocol %s", f.Key.Protocol)
 	case f.Key.Ranged():

@@ -35,7 +35,12 @@ var defaultCheck = vip.HealthCheck{
 // with this VIP. So probes take the path of clients, to the VIP of the backend's family. A backend
 // without such a VIP has no clients and no check. With nil for VIPs, the dataplane has no paths: then
 // probes go to the backend's own address, and only if the service states a check.
+//
+// The backend of a service with forward host is this host, and the check probes its VIPs, where the programs listen.
 func checksOf(s *vip.Service, b *vip.Backend, byDefault bool, vips []netip.Addr) []check {
+	if s.Forward == vip.ForwardHost {
+		return hostChecks(s, *b, vips)
+	}
 	if !untranslated(s) {
 		return directChecks(s, b, byDefault)
 	}
@@ -49,6 +54,17 @@ func checksOf(s *vip.Service, b *vip.Backend, byDefault bool, vips []netip.Addr)
 	}
 	for j := range all {
 		all[j].target = all[j].target.Along(vip.ProbePath{VIP: vips[i], Backend: all[j].target.Addr.Addr(), Forward: s.Forward})
+	}
+	return all
+}
+
+// hostChecks returns the checks of this host at VIPs. One command checks all of them.
+func hostChecks(s *vip.Service, b vip.Backend, vips []netip.Addr) (all []check) {
+	for _, b.Address = range vips {
+		all = append(all, directChecks(s, &b, false)...)
+		if s.Check != nil && s.Check.Type == vip.CheckExec {
+			break
+		}
 	}
 	return all
 }
@@ -85,14 +101,14 @@ type Rules struct {
 	// Default states that services without a check are probed by tcp.
 	Default bool
 	// Allocations has the VIPs of services, for probes of direct routing and tunnels that take the path
-	// of clients. Nil: the dataplane has no such paths.
+	// of clients, and of this host. Nil: the dataplane has no such paths.
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
 }
 
 // vips returns the VIPs of a service for checksOf; known is false before the service has an answer of
 // the allocator.
 func (r Rules) vips(s *vip.Service) (vips []netip.Addr, known bool) {
-	if r.Allocations == nil || !untranslated(s) {
+	if r.Allocations == nil || !untranslated(s) && s.Forward != vip.ForwardHost {
 		return nil, true
 	}
 	a, _, known := r.Allocations.Get(s.Key)

@@ -89,9 +89,10 @@ func (w *watched) of(i int) []check {
 
 // target is a probe and the backends that share it.
 type target struct {
-	users  []vip.BackendKey
-	local  int        // of them, those on this host
-	health vip.Health // as counted in hold
+	users   []vip.BackendKey
+	local   int        // of them, those on this host
+	private bool       // it is this host itself
+	health  vip.Health // as counted in hold
 }
 
 // transition is a change of the health of one backend, for events.
@@ -273,7 +274,7 @@ func (s *Stage) update(service *vip.Service, old *watched) {
 		}
 		now.checks[i] = checks
 		for _, one := range checks {
-			s.use(one, b.Key(key), s.isLocal(b))
+			s.use(one, b.Key(key), s.isLocal(b), service.Forward == vip.ForwardHost)
 		}
 	}
 	s.services[key] = now
@@ -301,13 +302,13 @@ func (w *watched) index(b *vip.Backend) (int, bool) {
 // isLocal reports whether a backend runs on this host.
 func (s *Stage) isLocal(b *vip.Backend) bool { return b.Node != "" && b.Node == s.Node }
 
-// use adds a user of a check's target, and starts the target for its first.
-func (s *Stage) use(c check, b vip.BackendKey, local bool) {
+// use adds a user of a check's target, and starts the target for its first. Private is as in probe.Use.
+func (s *Stage) use(c check, b vip.BackendKey, local, private bool) {
 	t := s.targets[c.target]
 	if t == nil {
-		t = &target{}
+		t = &target{private: private}
 		s.targets[c.target] = t
-		s.Prober.Start(c.target, probe.Use{Namespace: b.Service.Namespace, Local: local, Begins: restoredResult(s.restored[b], c)})
+		s.Prober.Start(c.target, probe.Use{Namespace: b.Service.Namespace, Local: local, Private: private, Begins: restoredResult(s.restored[b], c)})
 		first, _, _ := s.Results.Get(c.target)
 		s.count(t, &first)
 	} else if local && t.local == 0 {
@@ -357,11 +358,11 @@ func (s *Stage) result(r *probe.Result) {
 }
 
 // count counts a result for the hold. Only what this host finds itself says something about its
-// network, and not what the fleet finds, too.
+// network, and not what the fleet finds, too, or what its own programs answer.
 func (s *Stage) count(t *target, r *probe.Result) {
 	former := t.health
 	t.health = r.Health
-	if r.Origin == probe.Fleet || r.Origin == probe.Agreed && r.Health != vip.Healthy {
+	if t.private || r.Origin == probe.Fleet || r.Origin == probe.Agreed && r.Health != vip.Healthy {
 		t.health = 0
 	}
 	switch {

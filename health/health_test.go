@@ -255,6 +255,24 @@ func TestHoldIsAboutThisHost(t *testing.T) {
 	})
 }
 
+// A failure of a program of this host says nothing about its network, and is not held.
+func TestThisHostIsNotHeld(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		allocations := table.New(&table.Clock{}, vip.KeyOfAllocation, compile.SameAllocation)
+		w := beginWith(t, &memory{rows: map[string]vip.BackendHealth{}}, allocations)
+		lb := service("lb", "http:tcp:80", "127.0.0.1")
+		lb.Forward, lb.Check = vip.ForwardHost, &vip.HealthCheck{Type: vip.CheckTCP}
+		w.services.Set(lb)
+		allocations.Set(vip.Allocation{Asked: &lb, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}})
+		synctest.Wait()
+		w.finds("10.96.0.1", vip.Healthy, "")
+		w.expect("the program runs", "lb/127.0.0.1 healthy")
+		w.finds("10.96.0.1", vip.Unhealthy, "refused")
+		w.expect("the program is gone", "lb/127.0.0.1 unhealthy")
+		w.end()
+	})
+}
+
 func TestHold(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.services.Set(service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2"))

@@ -72,7 +72,7 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 		}
 		return err
 	}
-	if slices.ContainsFunc(items, func(it *item) bool { return it.repair || it.key.Leftover() }) {
+	if slices.ContainsFunc(items, func(it *item) bool { return it.repair || it.key.Whole() }) {
 		t.setSysctls()
 	}
 

@@ -22,7 +22,7 @@ const rounds = 4
 func (t *Target) program(ctx context.Context, items []*item) error {
 	todo := make([]*item, 0, len(items))
 	for _, it := range items {
-		if !it.result.blocked && !it.key.Leftover() {
+		if !it.result.blocked && !it.key.Whole() {
 			todo = append(todo, it)
 		}
 	}

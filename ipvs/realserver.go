@@ -36,7 +36,7 @@ func (t *Target) addTunnels(ctx context.Context, items []*item) error {
 func (t *Target) removeTunnels(ctx context.Context, items []*item) error {
 	for _, it := range items {
 		gone := append(usage.LocalTunnels(it.old), usage.LocalTunnels(it.update.Old)...)
-		if it.key.Leftover() {
+		if it.key.Whole() {
 			gone = append(gone, it.key.Addr)
 		}
 		for _, a := range gone {

@@ -76,7 +76,7 @@ func (t *Target) removeAfter(down filter.Change, it *item) {
 		t.records.Set(it.key, it.old) // it still exists and is ours
 		return
 	}
-	if !it.key.Leftover() {
+	if !it.key.Whole() {
 		t.buffers.elementChanges(nil, down, it, f, it.repair || withdrawn)
 	}
 	if t.records.VIPs[it.key.Addr] == 0 && !it.onHost() {
@@ -95,7 +95,7 @@ func (t *Target) loosenHairpins(it *item) {
 			t.looseHairpins[a] = struct{}{}
 		}
 	}
-	if it.key.Leftover() { // leftovers at this address
+	if it.key.Whole() { // leftovers at this address
 		t.looseHairpins[it.key.Addr] = struct{}{}
 	}
 }

@@ -30,7 +30,7 @@ type item struct {
 }
 
 // orphan reports whether the key stands for leftovers at an address instead of a frontend.
-func (it *item) orphan() bool { return it.Key.Leftover() }
+func (it *item) orphan() bool { return it.Key.Whole() }
 
 // onVIP reports whether the update concerns a virtual address, before or after.
 func (it *item) onVIP() bool {

@@ -20,12 +20,12 @@ type question struct {
 
 // questions returns the queries for the dataplane: the leaving endpoints that, as far as is known,
 // get no new connections from it. It omits real servers, because the dataplane doesn't see their
-// connections. The host's own listener has them, and only the deadline ends their drain.
+// connections, and whole VIPs for the same reason. The host's own listener has them, and only the deadline ends their drain.
 func (d *drains) questions() []question {
 	out := make([]question, 0, d.leaving.Len())
 	for key := range d.leaving.All() {
 		f, rev, _ := d.o.Frontends.Get(key)
-		if f.Kind == vip.OnRealServer {
+		if f.Kind == vip.OnRealServer || key.Whole() {
 			continue
 		}
 		if a, _, ok := d.o.Applied.Get(key); !ok || a.Tried.Rev < rev || a.Problem != nil {

@@ -110,8 +110,8 @@ func (k *Kind) TablesOf(device string) []string {
 
 // Refuses returns why it can't serve a frontend, or nil.
 func (k *Kind) Refuses(f *vip.Frontend) error {
-	if k.Unsupported == nil {
-		return nil
+	if k.Unsupported == nil || f.Key.Whole() {
+		return nil // every dataplane puts a VIP on the host
 	}
 	return k.Unsupported(f)
 }

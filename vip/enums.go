@@ -84,11 +84,12 @@ func Schedulers() []Scheduler {
 // Forward means "not stated".
 type Forward uint8
 
-// The forwarding methods of IPVS.
+// The forwarding methods of IPVS, and ForwardHost: the packets are for this host itself, which has the VIP for its own programs.
 const (
 	ForwardNAT Forward = iota + 1
 	ForwardDirect
 	ForwardTunnel
+	ForwardHost
 )
 
 // TrafficPolicy determines which backends a kind of traffic may reach. The zero TrafficPolicy means
@@ -141,7 +142,7 @@ const (
 // several, and strings would take a large part of the memory.
 var (
 	schedulers           = []string{"", "rr", "wrr", "lc", "wlc", "sh", "mh", "sed", "nq", "fo", "dh", "other"}
-	forwards             = []string{"", "nat", "dr", "tunnel"}
+	forwards             = []string{"", "nat", "dr", "tunnel", "host"}
 	trafficPolicies      = []string{"", "cluster", "local"}
 	masquerades          = []string{"", "auto", "always", "never", "own"}
 	trafficDistributions = []string{"", "any", "same-zone", "same-node"}
@@ -176,7 +177,7 @@ func (s Scheduler) MarshalText() ([]byte, error) { return []byte(s.String()), ni
 // UnmarshalText reads what MarshalText writes.
 func (s *Scheduler) UnmarshalText(b []byte) error { return readWord(s, b, schedulers) }
 
-// String returns "nat", "dr" or "tunnel", or "" if not stated.
+// String returns "nat", "dr", "tunnel" or "host", or "" if not stated.
 func (f Forward) String() string { return wordOf(f, forwards) }
 
 // MarshalText writes String.

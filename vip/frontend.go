@@ -43,13 +43,14 @@ func (k FrontendKey) AddrPort() netip.AddrPort { return netip.AddrPortFrom(k.Add
 // Ranged reports whether the key is for a range of ports.
 func (k FrontendKey) Ranged() bool { return k.LastPort != 0 }
 
-// Leftover reports whether the key stands for leftovers of a dataplane at an address, which belong to no frontend.
-func (k FrontendKey) Leftover() bool { return k.Protocol == 0 }
+// Whole reports whether the key stands for a whole address instead of ports there: that of a service with ForwardHost, or
+// leftovers of a dataplane that belong to no frontend.
+func (k FrontendKey) Whole() bool { return k.Protocol == 0 }
 
 // String returns "192.0.2.10:80/tcp", "192.0.2.10:10000-10099/tcp" for a range, "192.0.2.10:80/tcp+internal" for internal
-// clients, and "192.0.2.10" for leftovers at this address.
+// clients, and "192.0.2.10" for the whole address.
 func (k FrontendKey) String() string {
-	if k.Leftover() {
+	if k.Whole() {
 		return k.Addr.String()
 	}
 	ports := k.AddrPort().String()

@@ -128,8 +128,8 @@ func TestTextOfFrontendKeys(t *testing.T) {
 		"192.0.2.10":                    {Addr: four}, // leftovers
 		"2001:db8::1":                   {Addr: six},
 	} {
-		if got := key.String(); got != want || key.Leftover() != (key.Protocol == 0) {
-			t.Errorf("%q, leftover %t, want %q", got, key.Leftover(), want)
+		if got := key.String(); got != want || key.Whole() != (key.Protocol == 0) {
+			t.Errorf("%q, whole %t, want %q", got, key.Whole(), want)
 		}
 	}
 }

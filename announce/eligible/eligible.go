@@ -3,7 +3,7 @@
 // Its inputs are the applied frontends, whether the dataplane works, and the pools with their modes.
 // Its output is the eligible table, of which it is the only writer: one row for each VIP of a pool
 // that is announced. A service counts if one of its frontends on the VIP, for clients outside the
-// cluster, has enough usable backends and was applied. A change costs O(frontends of its VIP).
+// cluster, has enough usable backends and was applied. The backend of a whole VIP is this host. A change costs O(frontends of its VIP).
 //
 // The stage does not know nodes that drain: the announcer decides for the whole host.
 package eligible
@@ -53,11 +53,12 @@ type frontend struct {
 	problem  string // why it does not count; "": it does, with enough usable backends
 	usable   int    // backends
 	backends int    // that are not being removed
+	whole    bool   // its one backend is this host
 }
 
 // problemWith returns why a frontend does not count, if this many of its backends must be usable; "": it does.
 func (f *frontend) problemWith(least announce.Least) string {
-	if n := least.Of(f.backends); f.problem == "" && f.usable < n {
+	if n := least.Of(f.backends); f.problem == "" && !f.whole && f.usable < n {
 		return fmt.Sprintf("%d of %s usable, fewer than %d: min_backends is %s", f.usable, text.Plural(f.backends, "backend"), n, least)
 	}
 	return f.problem
@@ -134,7 +135,7 @@ func (s *Stage) receive(c *table.Change[reconcile.AppliedFrontend]) {
 			of = map[vip.FrontendKey]frontend{}
 			s.vips[key.Addr] = of
 		}
-		now := frontend{service: tried.Service, problem: problemOf(&c.Value)}
+		now := frontend{service: tried.Service, problem: problemOf(&c.Value), whole: key.Whole()}
 		for i := range tried.Backends {
 			if b := &tried.Backends[i]; b.Weight > 0 {
 				now.usable++
@@ -153,6 +154,8 @@ func problemOf(a *reconcile.AppliedFrontend) string {
 	switch {
 	case a.Problem != nil:
 		return "not applied: " + a.Problem.Message
+	case !a.Tried.Value.Usable() && a.Tried.Value.Key.Whole():
+		return "the check of this host has not passed"
 	case !a.Tried.Value.Usable():
 		return "no usable backend"
 	}

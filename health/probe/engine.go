@@ -150,8 +150,11 @@ func (e *Engine) now() (time.Duration, vip.Instant) {
 type Use struct {
 	Namespace string // whose share of the limits the probes use
 	Local     bool   // one of its backends runs on this host, which does not matter to an Engine
-	Slow      int    // how many times longer the interval is, up to maxSlow; 0 means 1
-	Begins    Result // where the health starts, such as the row of an earlier run; zero: Unknown
+	// Private says that the target is another one on each host, such as a VIP that each of them has. Each host then probes it,
+	// and only its own result counts. It does not matter to an Engine.
+	Private bool
+	Slow    int    // how many times longer the interval is, up to maxSlow; 0 means 1
+	Begins  Result // where the health starts, such as the row of an earlier run; zero: Unknown
 }
 
 // Start adds a target. Its row is in the table when Start returns. A new target is probed at once; many

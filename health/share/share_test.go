@@ -2,6 +2,7 @@ package share
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -87,6 +88,24 @@ func TestLocalHostProbes(t *testing.T) {
 		w.sleep(time.Second)
 		w.expect("no longer local", "healthy", local)
 		expect.Len(t, w.probers(local), 3, "probed by")
+	})
+}
+
+// A VIP that each host has for its own programs is another target on each: every host probes it, uses its own result at once,
+// and tells the fleet nothing.
+func TestPrivateTargets(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fleet(20, ProbersAuto, targetsOf(40)...)
+		before, own := w.entries(), probe.NewTarget(netip.MustParseAddrPort("10.96.0.1:443"), vip.HealthCheck{Type: vip.CheckTCP})
+		for _, h := range w.hosts {
+			h.Start(own, probe.Use{Namespace: "default", Local: true, Private: true})
+		}
+		w.sleep(10 * time.Second)
+		expect.Len(t, w.probers(own), 20, "probed by")
+		w.setCut(w.hosts["host5"], true, own)
+		w.sleep(time.Minute)
+		w.expect("its program is gone on one host", "healthy: 19; unhealthy: host5", own)
+		expect.Equal(t, w.entries(), before, "entries of the log")
 	})
 }
 

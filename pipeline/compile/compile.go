@@ -45,13 +45,33 @@ func Service(in Input) ([]vip.Frontend, []vip.Problem) {
 		return nil, problems
 	}
 	var out []vip.Frontend
-	if in.Node.RealServer {
+	switch {
+	case in.Node.RealServer:
 		out = realServer(&in)
-	} else {
+	case in.Service.Forward == vip.ForwardHost:
+		out = whole(&in)
+	default:
 		out = director(&in)
 	}
 	slices.SortStableFunc(out, func(a, b vip.Frontend) int { return vip.CompareFrontendKeys(a.Key, b.Key) })
 	return slices.CompactFunc(out, func(a, b vip.Frontend) bool { return a.Key == b.Key }), nil
+}
+
+// whole returns the frontends of a service with forward host: its whole VIPs, for programs of this host. The backend of each
+// is this host. It is usable if its check has passed, and not while the check has no result yet: the VIP may be elsewhere.
+func whole(in *Input) []vip.Frontend {
+	s, out := in.Service, in.Room[:0]
+	b := s.Backends[0]
+	if !in.Usable(&b) || !in.passed(&b) {
+		b.Weight = 0
+	}
+	for _, a := range in.Allocation.VIPs {
+		f := frontend(s, &vip.Port{}, vip.OnVIP, vip.FrontendKey{Addr: a})
+		f.DrainTimeout = 0 // the connections are those of programs
+		f.Backends = []vip.Endpoint{{Addr: b.Endpoint(0), Weight: uint16(b.Weight)}}
+		out = append(out, f)
+	}
+	return out
 }
 
 // director returns the frontends of a host that balances.

@@ -48,6 +48,35 @@ func TestRanges(t *testing.T) {
 	}
 }
 
+// A service with forward host has its whole VIPs, for this host if all of its checks have passed.
+func TestWhole(t *testing.T) {
+	host := service(func(s *vip.Service) {
+		s.Forward, s.Check, s.Backends = vip.ForwardHost, &vip.HealthCheck{Type: vip.CheckTCP}, []vip.Backend{be("127.0.0.1")}
+	})
+	unchecked := host
+	unchecked.Check = &vip.HealthCheck{Type: vip.CheckNone}
+	for _, tc := range []struct {
+		what    string
+		service vip.Service
+		health  string
+		want    string
+	}{
+		{"no result yet", host, "", "0"},
+		{"unknown", host, "unknown", "0"},
+		{"one of two", host, "healthy unknown", "0"},
+		{"failed", host, "unhealthy", "0"},
+		{"passed", host, "healthy healthy", "1"},
+		{"no check", unchecked, "", "1"},
+	} {
+		in := input(tc.service, "192.0.2.10", "2001:db8::10")
+		in.Health = observed(map[byte]string{1: tc.health})
+		got, problems := Service(in)
+		expect.Len(t, problems, 0, "%s", tc.what)
+		expect.NoDiff(t, cmp.Diff([]string{"192.0.2.10 vip  127.0.0.1:0*" + tc.want, "2001:db8::10 vip  127.0.0.1:0*" + tc.want}, show(got)), tc.what)
+		expect.True(t, !got[0].Refuses() == (tc.want == "1") && got[0].Usable() == (tc.want == "1"), tc.what)
+	}
+}
+
 // Source ranges apply to VIPs, for every audience, and not to node ports.
 func TestSourceRangesAreForVIPs(t *testing.T) {
 	in := input(service(func(s *vip.Service) {

@@ -54,6 +54,18 @@ func (v *View) UsableAt(b *vip.Backend, port string) bool {
 	return b.Weight > 0 && v.StateOf(b) == vip.Ready && !v.Unhealthy(b, port)
 }
 
+// passed reports whether every check of a backend has passed, if its service has one.
+func (v *View) passed(b *vip.Backend) bool {
+	if v.Service.Check == nil || v.Service.Check.Type == vip.CheckNone {
+		return true
+	}
+	h := (*vip.BackendHealth)(nil)
+	if v.Health != nil {
+		h = v.Health(b.Key(v.Service.Key))
+	}
+	return h != nil && !slices.ContainsFunc(h.Checks, func(c vip.CheckResult) bool { return c.Health != vip.Healthy })
+}
+
 // PassiveOf returns what connections of clients showed of a backend: an ejection at one of its
 // ports, else evidence that it works, else nil.
 func (v *View) PassiveOf(b *vip.Backend) (out *vip.PassiveHealth) {

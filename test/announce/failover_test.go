@@ -32,6 +32,7 @@ func BenchmarkFailover(b *testing.B) {
 		{"l2/agent-upgrade", atLayer2(hosts, func(_ *lab, a *host) { a.upgrade() }, nil)},
 		{"l2/announcer-restart", atLayer2(hosts, restartAnnouncer, nil)},
 		{"l2/cut-off", atLayer2(hosts, func(l *lab, a *host) { l.cutOff(a, true); l.hosts[1].awaitAll() }, func(l *lab, a *host) { l.cutOff(a, false) })},
+		{"l2/program-killed", programKilled},
 		{"l2/killed", atLayer2(hosts, func(l *lab, a *host) { a.announcer.Kill(); a.agent.Kill(); l.hosts[1].awaitAll() }, func(_ *lab, a *host) { a.start() })},
 	}
 	for _, advert := range []string{"1", "0.1"} {

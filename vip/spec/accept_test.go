@@ -157,6 +157,19 @@ func TestBuildAccepts(t *testing.T) {
 		{"slow start", `"slow_start": "30s"`, func(s *vip.Service) { s.SlowStart = 30 }},
 		{"slow start of wlc", `"slow_start": "1h", "scheduler": "wlc"`, func(s *vip.Service) { s.SlowStart, s.Scheduler = 3600, vip.WeightedLeastConnection }},
 		{"no slow start", `"slow_start": "0s", "scheduler": "mh"`, func(s *vip.Service) { s.Scheduler = vip.MaglevHash }},
+		{"this host", `"forward": "host"`, func(s *vip.Service) {
+			s.Forward, s.Backends = vip.ForwardHost, []vip.Backend{thisHost}
+			check(vip.HealthCheck{Type: vip.CheckTCP})(s)
+		}},
+		{"this host without ports or a check", `"forward": "host", "ports": []`, func(s *vip.Service) {
+			s.Forward, s.Backends, s.Ports = vip.ForwardHost, []vip.Backend{thisHost}, nil
+			check(vip.HealthCheck{Type: vip.CheckNone})(s)
+		}},
+		{"this host with a check", `"forward": "host", "health": {"type": "exec", "command": ["/bin/true"]}, "vips": ["192.0.2.9"], "hostnames": ["db.example"]`, func(s *vip.Service) {
+			s.Forward, s.Backends = vip.ForwardHost, []vip.Backend{thisHost}
+			s.VIPs, s.Hostnames = []netip.Addr{netip.MustParseAddr("192.0.2.9")}, vip.HostnamesOf("db.example")
+			check(vip.HealthCheck{Type: vip.CheckExec, Command: "/bin/true"})(s)
+		}},
 		{"a backup", `"backends": [{"address": "10.1.0.11", "backup": true}]`, func(s *vip.Service) {
 			s.Backends = backend(0, vip.Ready)
 			s.Backends[0].Backup = true

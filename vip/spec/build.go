@@ -40,14 +40,18 @@ func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 	}
 	out.Relay = vip.RelayOf(*out.Relay)
 	b.schedulerFlags(s.SchedulerFlags, &out)
-	out.Ports = b.ports(s.Ports)
+	out.Ports = b.ports(s.Ports, out.Forward == vip.ForwardHost)
 	out.Backends = b.backends(s.Backends, len(s.Ports))
 	if len(out.Backends) == len(s.Backends) {
 		b.servedPorts(s.Backends, out.Ports)
 		b.twice(out)
 		b.wrongFamily(s.Backends, out.Forward, b.families)
 	}
-	b.combinations(s, &out)
+	if out.Forward == vip.ForwardHost {
+		b.onHost(s, &out)
+	} else {
+		b.combinations(s, &out)
+	}
 	b.unprobed(&out)
 	slices.SortFunc(out.Backends, compareBackends)
 	return out, b.problems.List()

@@ -24,6 +24,7 @@ type Field struct {
 	Meaning string   // Markdown, like Values and Default
 	Values  string   // in place of the values that Type states
 	Only    string   // where it may be set, if not everywhere
+	Host    bool     // it has an effect with forward host
 	Words   []string // of a list, if Type is nil
 	Default string   // in place of the default that Type states; Required if there is none
 
@@ -43,19 +44,19 @@ const Required = "required"
 
 // Fields are the fields of a service. A field with a point is part of another.
 var Fields = bind[Service, vip.Service]([]Field{
-	{Key: "name", Default: Required, Meaning: "the service's name, unique in its namespace across all sources", Values: "DNS label: 1 to 63 of `a-z`, `0-9` and inner `-`"},
-	{Key: "namespace", Meaning: "a prefix of the name", Values: "DNS label", Default: "`default`"},
-	{Key: "labels", Type: kind[map[string]string, map[string]string]{read: (*builder).labels, show: maps.Clone[map[string]string]}, Meaning: "free text for people and filters", Values: "up to 64; names of 1 to 253, values of up to 1024 printable bytes", Default: "none"},
-	{Key: "pool", Type: label, Meaning: "the pool that provides the VIPs", Values: "a pool's name", Default: "the first with `auto_assign`"},
-	{Key: "families", Type: kind[[]string, vip.Families]{words: []string{"ipv4", "ipv6"}, read: (*builder).readFamilies, show: func(f vip.Families) []string { return texts(f.List()) }}, Meaning: "address families of the VIPs", Values: "`[\"ipv4\"]`, `[\"ipv6\"]`, or both", Default: "those of `vips`, else those of the pool"},
-	{Key: "vips", Type: kind[[]string, []netip.Addr]{read: (*builder).vips, show: texts[netip.Addr]}, Meaning: "requested addresses", Values: "at most one per family, each in the pool", Default: "automatic"},
+	{Key: "name", Host: true, Default: Required, Meaning: "the service's name, unique in its namespace across all sources", Values: "DNS label: 1 to 63 of `a-z`, `0-9` and inner `-`"},
+	{Key: "namespace", Host: true, Meaning: "a prefix of the name", Values: "DNS label", Default: "`default`"},
+	{Key: "labels", Host: true, Type: kind[map[string]string, map[string]string]{read: (*builder).labels, show: maps.Clone[map[string]string]}, Meaning: "free text for people and filters", Values: "up to 64; names of 1 to 253, values of up to 1024 printable bytes", Default: "none"},
+	{Key: "pool", Host: true, Type: label, Meaning: "the pool that provides the VIPs", Values: "a pool's name", Default: "the first with `auto_assign`"},
+	{Key: "families", Host: true, Type: kind[[]string, vip.Families]{words: []string{"ipv4", "ipv6"}, read: (*builder).readFamilies, show: func(f vip.Families) []string { return texts(f.List()) }}, Meaning: "address families of the VIPs", Values: "`[\"ipv4\"]`, `[\"ipv6\"]`, or both", Default: "those of `vips`, else those of the pool"},
+	{Key: "vips", Host: true, Type: kind[[]string, []netip.Addr]{read: (*builder).vips, show: texts[netip.Addr]}, Meaning: "requested addresses", Values: "at most one per family, each in the pool", Default: "automatic"},
 	{Key: "share_key", Type: label, Meaning: "services of one namespace with the same key may share one VIP, on different ports", Default: "not shared"},
-	{Key: "hostnames", Type: kind[[]string, vip.Hostnames]{read: (*builder).hostnames, show: func(h vip.Hostnames) []string { return slices.Clone(h.List()) }}, Meaning: "DNS names besides those that follow from `name` and `namespace`", Default: "none", Values: "up to 16 full names in lower case without a trailing dot, each of up to 253 characters: `[\"shop.example.com\"]`"},
-	{Key: "ports", Meaning: "the ports of the VIP, [see below](#fields-of-a-port)", Values: "1 to 256", Default: Required},
+	{Key: "hostnames", Host: true, Type: kind[[]string, vip.Hostnames]{read: (*builder).hostnames, show: func(h vip.Hostnames) []string { return slices.Clone(h.List()) }}, Meaning: "DNS names besides those that follow from `name` and `namespace`", Default: "none", Values: "up to 16 full names in lower case without a trailing dot, each of up to 253 characters: `[\"shop.example.com\"]`"},
+	{Key: "ports", Host: true, Meaning: "the ports of the VIP, [see below](#fields-of-a-port)", Values: "1 to 256", Default: Required},
 	{Key: "backends", Meaning: "the servers, [see below](#fields-of-a-backend)", Default: "none: connections are refused", Values: "up to 10,000; ports x backends up to 100,000, a range of ports counts as one"},
 	{Key: "scheduler", Type: word(vip.DefaultScheduler, vip.Schedulers()...), Row: "balance", Always: true, Meaning: "how a backend is chosen"},
 	{Key: "scheduler_flags", Words: []string{flagFallback, flagPort, flagOnePacket}, Row: "balance", Shown: " (%s)", Meaning: "for `sh` and `mh`: `fallback` skips backends with weight 0 (always on, because their clients would be refused during a drain), `port` also hashes the client's port; for UDP with `dr` or `tunnel` and without `affinity`: `one-packet` schedules each datagram separately", Values: "a list of `fallback`, `port`, `one-packet`", Default: "none"},
-	{Key: "forward", Type: word(vip.ForwardNAT, vip.ForwardNAT, vip.ForwardDirect, vip.ForwardTunnel), Row: "balance", Always: true, Meaning: "how packets travel to a backend, [see below](#direct-routing-and-tunnels)"},
+	{Key: "forward", Host: true, Type: word(vip.ForwardNAT, vip.ForwardNAT, vip.ForwardDirect, vip.ForwardTunnel, vip.ForwardHost), Row: "balance", Always: true, Meaning: "how packets travel to a backend, [see below](#direct-routing-and-tunnels); `host`: the VIP is for [programs of the host](#floating-addresses)"},
 	{Key: "affinity", Type: affinity, Row: "balance", Shown: "affinity %s", Meaning: "keeps a client on its backend, `{ timeout = \"3h\" }`", Values: "`{}` or a timeout", Default: "none"},
 	{Key: "affinity.timeout", Meaning: "how long after the client's last connection", Values: affinityTimes.values(), Default: quoted(vip.DefaultAffinity)},
 	{Key: "internal_traffic", Type: word(vip.Cluster, vip.Cluster, vip.Local), Row: "traffic", Shown: "internal %s", Meaning: "the backends available to VIP traffic from this host and from pods, [see below](#traffic-policies)"},
@@ -73,7 +74,7 @@ var Fields = bind[Service, vip.Service]([]Field{
 	{Key: "max_connections", Type: limit[uint32](vip.MaxMaxConnections, oneOrNone), Row: "limits", Shown: "connections up to %s", Meaning: "open connections and UDP sessions over all addresses and ports of the service, [see below](#connection-limits)"},
 	{Key: "max_queue", Type: limit[uint32](vip.MaxMaxQueue, oneOrNone), Row: "limits", Shown: "queue of %s", Meaning: "TCP clients that wait when a limit is reached"},
 	{Key: "queue_timeout", Type: span(times{vip.MinQueueTimeout, vip.MaxQueueTimeout, vip.DefaultQueueTimeout, 1}), Row: "timeouts", Shown: "queue %s", Meaning: "how long each of them waits"},
-	{Key: "health", Name: "Check", Type: kind[*HealthCheck, *vip.HealthCheck]{read: (*builder).healthCheck, show: fromCheck}, Row: "health", Meaning: "how this host checks the backends, [see below](#health)", Values: "a [health check](health.md#fields-of-a-health-check)", Default: "the [default check](health.md#default-checks)"},
+	{Key: "health", Host: true, Name: "Check", Type: kind[*HealthCheck, *vip.HealthCheck]{read: (*builder).healthCheck, show: fromCheck}, Row: "health", Meaning: "how this host checks the backends, [see below](#health)", Values: "a [health check](health.md#fields-of-a-health-check)", Default: "the [default check](health.md#default-checks)"},
 	{Key: "on_unhealthy", Name: "ResetUnhealthy", Type: onUnhealthy, Row: "health", Shown: "unhealthy backends %s connections", Meaning: "what happens to the open connections of a backend that becomes unhealthy", Values: "`drain`: they continue; `reset`: they end"},
 	{Key: "panic_threshold", Type: limit[uint8](100, "0 to %d, in percent; 0 is off"), Row: "health", Shown: "panic below %s%%", Meaning: "if fewer backends than this are healthy, in percent of the ready ones, health has no effect"},
 	{Key: "slow_start", Type: slowStart, Values: slowStarts.values() + ", or `\"0s\"` for off", Default: "off", Only: "with the schedulers `wrr`, `wlc`, `sed` and `nq`", Row: "health", Shown: "slow start %s", Meaning: "how long the weight of a backend grows after it begins to take new connections, [see there](health.md#slow-start)"},

@@ -28,6 +28,9 @@ func FromService(s vip.Service) Service {
 		out.Ports = append(out.Ports, writePort(&s.Ports[i]))
 	}
 	for _, b := range s.Backends {
+		if s.Forward == vip.ForwardHost {
+			break // the host itself
+		}
 		out.Backends = append(out.Backends, FromBackend(b))
 	}
 	return out

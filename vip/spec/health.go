@@ -151,7 +151,7 @@ func (b *builder) unprobed(out *vip.Service) {
 			return
 		}
 	}
-	if len(out.Ports) > 0 {
+	if len(out.Ports) > 0 || out.Forward == vip.ForwardHost {
 		b.bad("health.type", "state the port to probe in health.port, or use another type",
 			"a check of type %s needs a single %s port and the service has none", c.Type, want)
 	}

@@ -5,8 +5,12 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-func (b *builder) ports(in []Port) []vip.Port {
+// ports reads the ports. A service may have none if its whole VIP is for one host.
+func (b *builder) ports(in []Port, whole bool) []vip.Port {
 	if len(in) == 0 {
+		if whole {
+			return nil
+		}
 		b.bad("ports", "write at least one in ports", "a service needs a port")
 		return nil
 	}

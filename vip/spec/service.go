@@ -8,7 +8,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// Service is a service as written. Every field except Name and Ports is optional; see
+// Service is a service as written. Every field except Name and, unless Forward is "host", Ports is optional; see
 // docs/services.md for bounds and defaults. Addresses and names are text, so that Build can report
 // all problems with them.
 type Service struct {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // Actual implements reconcile.Target. It costs one read of the device besides that of the inner plane. An address without a
@@ -22,15 +23,24 @@ func (p *Plane) Actual(ctx context.Context) iter.Seq2[observed, error] {
 			yield(observed{}, fmt.Errorf("read the addresses of %s: %w", p.name, err))
 			return
 		}
+		whole := map[netip.Addr]observed{}
 		var orphans []observed
+		add := func(a netip.Addr, o observed) {
+			if had, has := whole[a]; has {
+				had.Damage = append(o.Damage, had.Damage...)
+				o = had
+			}
+			whole[a] = o
+		}
 		for o, err := range p.Plane.Actual(ctx) {
 			switch {
 			case err != nil:
 				yield(o, err)
 				return
-			case o.Orphan:
-				orphans = append(orphans, o) // of an address that may be a stray, too
+			case o.Orphan && o.Value.Key.Whole():
+				orphans = append(orphans, o) // of an address that may have more to remove
 				continue
+			case o.Orphan:
 			case usage.OnDevice(&o.Value):
 				p.use(o.Value.Key, true)
 				o.Damage = append(o.Damage, p.damage(o.Value.Key.Addr, s.Fault)...)
@@ -40,30 +50,33 @@ func (p *Plane) Actual(ctx context.Context) iter.Seq2[observed, error] {
 			}
 		}
 		p.adopted = true
-		strays := map[netip.Addr][]string{}
-		for a := range s.Addrs {
-			if len(p.addrs[a].users) == 0 {
-				strays[a] = []string{describeStray(host.Single(a))}
+		for a, e := range p.addrs {
+			_, has := s.Addrs[a]
+			switch { // an orphan becomes the VIP of a service that wants it
+			case p.isUser(vip.FrontendKey{Addr: a}):
+				add(a, observed{Value: wholeVIP(a), Damage: p.damage(a, s.Fault)})
+			case len(e.users) > 0 || !has:
+			default:
+				add(a, usage.Orphan(a, describeStray(host.Single(a))))
 			}
 		}
 		for _, w := range s.Wide {
-			strays[w.Addr()] = append(strays[w.Addr()], describeStray(w))
+			add(w.Addr(), usage.Orphan(w.Addr(), describeStray(w)))
 		}
 		for _, o := range orphans {
-			if o.Value.Key.Leftover() {
-				o.Damage = append(o.Damage, strays[o.Value.Key.Addr]...)
-				delete(strays, o.Value.Key.Addr)
-			}
-			if !yield(o, nil) {
-				return
-			}
+			add(o.Value.Key.Addr, o)
 		}
-		for _, a := range slices.SortedFunc(maps.Keys(strays), netip.Addr.Compare) {
-			if !yield(usage.Orphan(a, strays[a]...), nil) {
+		for _, a := range slices.SortedFunc(maps.Keys(whole), netip.Addr.Compare) {
+			if !yield(whole[a], nil) {
 				return
 			}
 		}
 	}
+}
+
+// wholeVIP is a VIP that this host has for its own programs.
+func wholeVIP(a netip.Addr) vip.Frontend {
+	return vip.Frontend{Key: vip.FrontendKey{Addr: a}, Kind: vip.OnVIP, Forward: vip.ForwardHost}
 }
 
 // read reads the device and records the routes that it has. Addresses that an earlier version or another program has

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // Apply implements reconcile.Target: the rules of a frontend come before its address, and go after it. With Sockets, a
@@ -29,7 +31,7 @@ func (p *Plane) Apply(ctx context.Context, batch []updateOf) error {
 	for i := range batch {
 		u := &batch[i]
 		u.Err = nil
-		suspect = suspect || (u.Repair || u.Key.Leftover()) && (p.ensured || p.addrs[u.Key.Addr].route != absent)
+		suspect = suspect || (u.Repair || u.Key.Whole()) && (p.ensured || p.addrs[u.Key.Addr].route != absent)
 	}
 	var unready error
 	if suspect {
@@ -67,9 +69,9 @@ func (p *Plane) prepare() error {
 }
 
 // passOn applies a batch to the inner plane, without the updates that leave an address that stays: while the host has the
-// address, its rules must stay.
+// address, its rules must stay. It has no rules at a whole VIP.
 func (p *Plane) passOn(ctx context.Context, batch []updateOf, stay map[netip.Addr]error) error {
-	if len(stay) == 0 {
+	if len(stay) == 0 && !slices.ContainsFunc(batch, func(u updateOf) bool { return u.Key.Whole() && u.New != nil }) {
 		return p.Plane.Apply(ctx, batch)
 	}
 	var rest []updateOf
@@ -80,6 +82,9 @@ func (p *Plane) passOn(ctx context.Context, batch []updateOf, stay map[netip.Add
 		}
 		if u.Err == nil {
 			rest = append(rest, *u)
+			if u.Key.Whole() {
+				rest[len(rest)-1].New = nil
+			}
 		}
 	}
 	err := p.Plane.Apply(ctx, rest)
@@ -116,7 +121,7 @@ func (p *Plane) removeUnused(ctx context.Context, batch []updateOf, unready erro
 		if placed(u.New) {
 			left[u.Key.Addr]++
 		}
-		if u.Key.Leftover() && unready != nil {
+		if u.Key.Whole() && unready != nil {
 			stay[u.Key.Addr] = unready
 		}
 	}
@@ -238,3 +243,6 @@ func (p *Plane) await(batch []updateOf) {
 		}
 	}
 }
+
+// Same implements reconcile.Target. All that a dataplane has of a whole VIP is the address.
+func (p *Plane) Same(a, b *vip.Frontend) bool { return a.Key.Whole() || p.Plane.Same(a, b) }

@@ -263,13 +263,18 @@ func (v *server) miscCheck(s *statement, t *timing) *spec.HealthCheck {
 	if dynamic := s.first("misc_dynamic"); dynamic != nil {
 		v.Note(dynamic.Place, "misc_dynamic is not converted: exit status 0 is healthy, any other is not")
 	}
+	return v.command(s, path)
+}
+
+// command makes an exec check of the command of a MISC_CHECK or a vrrp_script.
+func (c *converter) command(s, path *statement) *spec.HealthCheck {
 	if user := s.first("user"); user != nil {
-		v.Note(user.Place, "user is not converted: commands run as the agent's user")
+		c.Note(user.Place, "user is not converted: commands run as the agent's user")
 	}
 	words := split(strings.Join(path.Words[1:], " "))
-	v.Note(s.Place, "MISC_CHECK becomes an exec check: set exec = true in [health] of ironvip.toml")
-	if !strings.HasPrefix(words[0], "/") {
-		v.Note(path.Place, "%q is no absolute path: write one", words[0])
+	c.Note(s.Place, "%s becomes an exec check: set exec = true in [health] of ironvip.toml", s.Words[0])
+	if len(words) == 0 || !strings.HasPrefix(words[0], "/") {
+		c.Note(path.Place, "%q is no absolute path: write one", strings.Join(words, " "))
 	}
 	return &spec.HealthCheck{Type: vip.CheckExec.String(), Command: words}
 }

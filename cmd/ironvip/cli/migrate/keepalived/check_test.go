@@ -143,3 +143,35 @@ func TestInterfacesOfAddresses(t *testing.T) {
 		}
 	}
 }
+
+// An address without a virtual_server floats for programs of the hosts, with the first script as its check.
+func TestFloatingAddresses(t *testing.T) {
+	const scripts = "vrrp_script haproxy {\n script \"/usr/bin/killall -0 haproxy\"\n interval 2\n fall 3\n rise 2\n weight 2\n}\nvrrp_script plain {\n script /bin/ok\n}\nvrrp_script late {\n script ok\n interval 0.01\n timeout 600\n fall 0\n}\n"
+	for _, c := range []struct{ tracked, check, notes string }{
+		{"", "", "has no virtual_server and no track_script"},
+		{"track_script {\n haproxy\n}", "[/usr/bin/killall -0 haproxy] 2s 2s rise 2 fall 3", "the weight of haproxy is not converted"},
+		{"track_script {\n plain weight 5\n haproxy\n}", "[/bin/ok] 1s 1s rise 1 fall 1", "track_script haproxy is not converted: a service has one check"},
+		{"track_script {\n gone\n}", "", `there is no vrrp_script "gone" with a script`},
+		{"track_script {\n late\n}", "[ok] 100ms 1m rise 1 fall 1", `"ok" is no absolute path`},
+	} {
+		result, notes := convert(t, scripts+"vrrp_instance VI_1 {\n interface eth0\n virtual_ipaddress {\n 10.0.0.9/24\n 10.0.0.9\n 2001:db8::9/64\n }\n"+c.tracked+"\n}\n")
+		must.Len(t, result.Services, 2, "%s: services", c.tracked)
+		for i, want := range []string{"vi-1 10.0.0.9", "vi-1-2 2001:db8::9"} {
+			s := &result.Services[i].Service
+			got := ""
+			if h := s.Health; h != nil {
+				got = fmt.Sprintf("%v %s %s rise %d fall %d", h.Command, h.Interval, h.Timeout, *h.Rise, *h.Fall)
+			}
+			expect.Equal(t, s.Name+" "+strings.Join(s.VIPs, " "), want)
+			expect.Equal(t, got, c.check, "%s: check", c.tracked)
+			expect.Equal(t, s.Forward, "host")
+			if _, problems := s.Build("static", ""); len(problems) > 0 && !strings.Contains(notes, "absolute path") {
+				t.Errorf("%s: %v", c.tracked, problems)
+			}
+		}
+		expect.Contains(t, notes, c.notes)
+	}
+	result, notes := convert(t, scripts+"vrrp_instance a {\n virtual_ipaddress {\n 10.0.0.1\n }\n track_script {\n plain\n }\n}\nvirtual_server 10.0.0.1 80 {\n protocol TCP\n real_server 10.1.0.1 80 { }\n}\n")
+	must.Len(t, result.Services, 1, "services")
+	expect.Contains(t, notes, "track_script is not converted for 10.0.0.1")
+}

@@ -11,7 +11,7 @@ func Convert(name string) migrate.Result { return convertWithin(name, maxBytes) 
 func convertWithin(name string, most int) migrate.Result {
 	var result migrate.Result
 	statements, _ := newReader(thisHost, &result, most).read(name) // an error is noted
-	c := &converter{Result: &result, groups: map[string]*statement{}, vips: map[string][]string{}}
+	c := &converter{Result: &result, groups: map[string]*statement{}, scripts: map[string]*statement{}, vips: map[string][]string{}}
 	c.top(statements)
 	result.SortNotes()
 	return result
@@ -21,6 +21,7 @@ func convertWithin(name string, most int) migrate.Result {
 type converter struct {
 	*migrate.Result
 	groups   map[string]*statement // virtual_server_group by name
+	scripts  map[string]*statement // vrrp_script by name
 	floating []address             // of the vrrp_instance blocks
 	vips     map[string][]string   // by vrrp_instance
 }
@@ -30,7 +31,7 @@ var elsewhere = map[string]string{
 	"virtual_server_group":     "",
 	"SSL":                      "",
 	"global_defs":              "nothing of it is needed",
-	"vrrp_script":              "a VIP moves when none of its services has a usable backend",
+	"vrrp_script":              "", // see programs
 	"vrrp_track_process":       "a VIP moves when none of its services has a usable backend",
 	"track_file":               "a VIP moves when none of its services has a usable backend",
 	"vrrp_track_file":          "a VIP moves when none of its services has a usable backend",
@@ -47,8 +48,11 @@ var elsewhere = map[string]string{
 func (c *converter) top(statements []*statement) {
 	var listeners []migrate.Listener
 	for _, s := range statements {
-		if s.Words[0] == "virtual_server_group" {
+		switch s.Words[0] {
+		case "virtual_server_group":
 			c.groups[s.Arg(0)] = s
+		case "vrrp_script":
+			c.scripts[s.Arg(0)] = s
 		}
 	}
 	for _, s := range statements {
@@ -66,8 +70,7 @@ func (c *converter) top(statements []*statement) {
 			c.syncGroup(s) // the instances can come after it
 		}
 	}
-	c.Add(listeners)
-	c.unserved()
+	c.Add(append(listeners, c.programs(listeners)...))
 }
 
 // other notes a statement without an equivalent, with the reason, or that its keyword is unknown. Without a text, the reason needs

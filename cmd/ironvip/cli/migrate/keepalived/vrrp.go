@@ -5,14 +5,18 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
 )
 
 // address is an address of a vrrp_instance.
 type address struct {
 	migrate.Place
-	addr netip.Addr
+	addr     netip.Addr
+	instance *statement
 }
 
 // instanceKeywords are the statements of a vrrp_instance without their own note: what they set has
@@ -27,7 +31,7 @@ var instanceKeywords = map[string]string{
 	"nopreempt":         "a host that returns takes its VIPs after announce.settle, without loss",
 	"preempt_delay":     "use announce.settle",
 	"track_interface":   "a VIP moves when the interface has no carrier",
-	"track_script":      "a VIP moves when none of its services has a usable backend",
+	"track_script":      "", // see programs
 	"track_process":     "a VIP moves when none of its services has a usable backend",
 	"track_file":        "a VIP moves when none of its services has a usable backend",
 	"track_bfd":         "heartbeats detect a failed host within 300 ms",
@@ -63,7 +67,7 @@ func (c *converter) instance(s *statement) {
 		switch inner.Words[0] {
 		case "virtual_ipaddress", "virtual_ipaddress_excluded":
 			for _, a := range inner.block {
-				c.virtualAddress(a, device, s.Arg(0))
+				c.virtualAddress(a, device, s)
 			}
 		case "unicast_peer":
 			for _, p := range inner.block {
@@ -80,7 +84,7 @@ func (c *converter) instance(s *statement) {
 
 // virtualAddress reads an address of an instance. It is announced on the interface after "dev", or else on that of the
 // instance.
-func (c *converter) virtualAddress(s *statement, device, instance string) {
+func (c *converter) virtualAddress(s *statement, device string, instance *statement) {
 	text, _, _ := strings.Cut(s.Words[0], "/")
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
@@ -88,8 +92,8 @@ func (c *converter) virtualAddress(s *statement, device, instance string) {
 		return
 	}
 	c.Announce.AddInterface(cmp.Or(s.After("dev"), device))
-	c.floating = append(c.floating, address{s.Place, addr})
-	c.vips[instance] = append(c.vips[instance], addr.String())
+	c.floating = append(c.floating, address{s.Place, addr, instance})
+	c.vips[instance.Arg(0)] = append(c.vips[instance.Arg(0)], addr.String())
 }
 
 func (c *converter) peer(at migrate.Place, text string) {
@@ -103,11 +107,76 @@ func (c *converter) peer(at migrate.Place, text string) {
 	}
 }
 
-// unserved notes the addresses that move between hosts, but that no virtual_server uses.
-func (c *converter) unserved() {
+// programs returns the addresses that no virtual_server uses: they float for programs of the hosts.
+func (c *converter) programs(served []migrate.Listener) (out []migrate.Listener) {
 	for _, f := range c.floating {
-		if _, served := slices.BinarySearchFunc(c.Addresses, f.addr, netip.Addr.Compare); !served {
-			c.Note(f.Place, "%s has no virtual_server: ironvip announces the addresses of services only. Define a service with vips = [%q], or keep keepalived for this address", f.addr, f.addr)
+		if slices.ContainsFunc(slices.Concat(served, out), func(l migrate.Listener) bool { return l.Addr == f.addr }) {
+			if list := f.instance.first("track_script"); list != nil {
+				c.Note(list.Place, "track_script is not converted for %s: a VIP moves when none of its services has a usable backend", f.addr)
+			}
+			continue
+		}
+		s := spec.Service{Forward: vip.ForwardHost.String(), Health: c.tracked(f.instance)}
+		if s.Health == nil {
+			c.Note(f.Place, "%s has no virtual_server and no track_script: a host has it for its programs as long as it lives. Add a health check that tells whether they work", f.addr)
+		}
+		out = append(out, migrate.Listener{Place: f.Place, Name: f.instance.Arg(0), Addr: f.addr, Service: s})
+	}
+	return out
+}
+
+// tracked returns the check that the scripts of a vrrp_instance are, or nil. A service has one check, so the first one counts.
+func (c *converter) tracked(instance *statement) (check *spec.HealthCheck) {
+	list := instance.first("track_script")
+	if list == nil {
+		return nil
+	}
+	for _, use := range list.block {
+		name := use.Words[0]
+		script := c.scripts[name]
+		switch {
+		case script == nil || script.first("script") == nil:
+			c.Note(use.Place, "there is no vrrp_script %q with a script: not converted", name)
+			continue
+		case check != nil:
+			c.Note(use.Place, "track_script %s is not converted: a service has one check, so let one script run all of them", name)
+			continue
+		}
+		if weight := script.first("weight"); use.After("weight") != "" || weight != nil && weight.Arg(0) != "0" {
+			c.Note(use.Place, "the weight of %s is not converted: a host whose check fails gives the address up", name)
+		}
+		check = c.script(script)
+	}
+	return check
+}
+
+// script converts a vrrp_script. The defaults are those of keepalived.conf(5): 1 s, the interval, and one result.
+func (c *converter) script(s *statement) *spec.HealthCheck {
+	check := c.command(s, s.first("script"))
+	every := c.scriptTime(s, "interval", time.Second, vip.MaxCheckInterval)
+	check.Interval, check.FastInterval = every, every
+	check.Timeout = c.scriptTime(s, "timeout", time.Duration(*every), vip.MaxCheckTimeout)
+	count := func(keyword string) *int {
+		if at := s.first(keyword); at != nil {
+			if n, ok := c.number(at, 1, vip.MaxRiseFall, "1 is used"); ok {
+				return new(n)
+			}
+		}
+		return new(1)
+	}
+	check.Rise, check.Fall = count("rise"), count("fall")
+	return check
+}
+
+// scriptTime reads a time of a vrrp_script within the bounds of a check.
+func (c *converter) scriptTime(s *statement, keyword string, standard, most time.Duration) *spec.Duration {
+	if at := s.first(keyword); at != nil {
+		switch d, err := seconds(at.Arg(0)); {
+		case err != nil:
+			c.Note(at.Place, "%s: %v: %s is used", keyword, err, standard)
+		default:
+			standard = d
 		}
 	}
+	return new(spec.Duration(min(max(standard, vip.MinCheckInterval), most)))
 }
