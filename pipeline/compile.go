@@ -286,6 +286,11 @@ func (c *Compile) compile(k vip.ServiceKey) {
 		row.LocalReady = int32(compile.LocalReady(&in))
 	}
 	c.letGo(k, former, row.Frontends, now)
+	for _, f := range row.Frontends {
+		if _, kept := find(former, f.Value.Key); f.Value.Key.Whole() && !kept {
+			c.drains.cutAt(f.Value.Key.Addr)
+		}
+	}
 	c.Compiled.Set(row)
 	clear(frontends)
 	c.room = frontends[:0]

@@ -282,6 +282,16 @@ func (d *drains) cut(key vip.FrontendKey) {
 	}
 }
 
+// cutAt ends the frontends that drain at an address, which would refuse clients of a whole VIP. It costs O(draining frontends),
+// for a VIP that becomes a whole one only.
+func (d *drains) cutAt(addr netip.Addr) {
+	for _, key := range slices.Collect(d.leaving.All()) {
+		if key.Addr == addr && !d.owners.held(key) {
+			d.end(key, "the VIP is for programs of this host")
+		}
+	}
+}
+
 // end drops a frontend with all of its connections.
 func (d *drains) end(key vip.FrontendKey, why string) {
 	f, _, _ := d.o.Frontends.Get(key)

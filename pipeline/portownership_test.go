@@ -3,6 +3,7 @@ package pipeline
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -132,6 +133,28 @@ func TestDrainOfClientsInsideIsInNobodysWay(t *testing.T) {
 		w.put(service("c", []string{"10.0.0.3"}, shared))
 		w.expect("192.0.2.99:80/tcp c: 10.0.0.1:80*0@1m0s 10.0.0.2:80*0@1m0s 10.0.0.3:80*1")
 		w.expectStored("192.0.2.99:80/tcp")
+	})
+}
+
+// A draining frontend refuses the other ports of its VIP. It ends when the whole VIP becomes one for programs of the host, of
+// the same service or of another one, and the other way around nothing drains.
+func TestDrainIsInNobodysWayAtAWholeVIP(t *testing.T) {
+	host := func(s *vip.Service) {
+		s.Forward, s.Check, s.Backends = vip.ForwardHost, &vip.HealthCheck{Type: vip.CheckNone}, []vip.Backend{{Address: netip.MustParseAddr("127.0.0.1"), Weight: 1}}
+	}
+	inWorldOf(t, n1, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1"}))
+		w.put(service("web", nil, host))
+		w.expect("192.0.2.1 web: 127.0.0.1:0*1")
+		w.put(service("web", []string{"10.0.0.1"}))
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
+
+		at := func(s *vip.Service) { s.VIPs = []netip.Addr{netip.MustParseAddr("192.0.2.99")} }
+		w.put(service("a", []string{"10.0.0.1"}, at))
+		w.remove("a")
+		w.put(service("b", nil, host, at))
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.99 b: 127.0.0.1:0*1")
+		w.expectStored()
 	})
 }
 
