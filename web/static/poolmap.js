@@ -18,7 +18,7 @@ export function poolMap(pool, leases) {
     const [from, to] = range(cidr);
     const marks = leases.filter((v) => same(v.address)).map((v) => ({ at: addressNumber(v.address), address: v.address, what: v.state === 'held' ? 'used' : v.state })).filter((m) => m.at >= from && m.at <= to);
     const ranges = out.filter((o) => same(o.prefix)).map((o) => [...range(o.prefix), o.kind]);
-    return draw(cidr, from, to, marks, [...ends(cidr), ...ranges]);
+    return draw(cidr, from, to, marks, ranges);
   }));
 }
 
@@ -51,14 +51,6 @@ function draw(cidr, from, to, marks, out) {
   return el('figure', {}, el('figcaption', { class: 'quiet' }, label),
     svg('svg', { viewBox: `0 0 ${columns * size} ${rows * size}`, class: 'map', role: 'img', 'aria-label': label },
       what.map((w, i) => cell(w, (i % columns) * size, Math.floor(i / columns) * size))));
-}
-
-// ends returns the network and the broadcast address of a range, which are never assigned. IPv6 has the first only, and
-// a range of two addresses or one has none.
-function ends(cidr) {
-  const [from, to] = range(cidr);
-  if (to - from < 2n) return [];
-  return (cidr.includes(':') ? [from] : [from, to]).map((at) => [at, at, 'excluded']);
 }
 
 // key returns the cell of a kind for a legend.
