@@ -145,6 +145,7 @@ func (d *Decider) SetDraining(draining bool, now time.Time) {
 
 // SetEligible adds or changes a VIP of this host.
 func (d *Decider) SetEligible(v Eligible) {
+	v.Services = min(v.Services, MaxServices) // as in the claims, so that all hosts compare the same numbers
 	e := d.entry(v.Addr)
 	if e.here && e.eligible(v.Addr) == v {
 		return

@@ -83,6 +83,9 @@ type Host struct {
 	OneWay bool
 }
 
+// MaxServices bounds the number of services of a VIP that hosts compare: a heartbeat has one byte for it.
+const MaxServices = 255
+
 // Claim is what another host says of a VIP.
 type Claim struct {
 	Addr     netip.Addr

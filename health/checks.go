@@ -61,7 +61,10 @@ func checksOf(s *vip.Service, b *vip.Backend, byDefault bool, vips []netip.Addr)
 // hostChecks returns the checks of this host at VIPs. One command checks all of them.
 func hostChecks(s *vip.Service, b vip.Backend, vips []netip.Addr) (all []check) {
 	for _, b.Address = range vips {
-		all = append(all, directChecks(s, &b, false)...)
+		for _, c := range directChecks(s, &b, false) {
+			c.target = c.target.Along(vip.ProbePath{VIP: b.Address, Backend: b.Address, Forward: vip.ForwardHost})
+			all = append(all, c)
+		}
 		if s.Check != nil && s.Check.Type == vip.CheckExec {
 			break
 		}

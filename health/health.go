@@ -70,6 +70,7 @@ type Stage struct {
 	hold     hold
 	restored map[vip.BackendKey]vip.BackendHealth // rows of an earlier run, until their service is known
 	changed  map[vip.ServiceKey][]transition      // not reported yet
+	boot     string                               // of this host
 }
 
 // watched is a service with the checks of its backends.
@@ -89,10 +90,9 @@ func (w *watched) of(i int) []check {
 
 // target is a probe and the backends that share it.
 type target struct {
-	users   []vip.BackendKey
-	local   int        // of them, those on this host
-	private bool       // it is this host itself
-	health  vip.Health // as counted in hold
+	users  []vip.BackendKey
+	local  int        // of them, those on this host
+	health vip.Health // as counted in hold
 }
 
 // transition is a change of the health of one backend, for events.
@@ -127,8 +127,8 @@ func (t *transition) text() string {
 func New(o Options) *Stage {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	s := &Stage{Options: o, services: map[vip.ServiceKey]*watched{}, targets: map[probe.Target]*target{},
-		hold: newHold(o.Hold), changed: map[vip.ServiceKey][]transition{}}
-	s.restored = restore(o.Store, o.Log)
+		hold: newHold(o.Hold), changed: map[vip.ServiceKey][]transition{}, boot: bootID()}
+	s.restored = restore(o.Store, s.boot, o.Log)
 	for _, row := range s.restored {
 		s.Health.Set(row)
 	}
@@ -274,7 +274,7 @@ func (s *Stage) update(service *vip.Service, old *watched) {
 		}
 		now.checks[i] = checks
 		for _, one := range checks {
-			s.use(one, b.Key(key), s.isLocal(b), service.Forward == vip.ForwardHost)
+			s.use(one, b.Key(key), s.isLocal(b))
 		}
 	}
 	s.services[key] = now
@@ -302,13 +302,13 @@ func (w *watched) index(b *vip.Backend) (int, bool) {
 // isLocal reports whether a backend runs on this host.
 func (s *Stage) isLocal(b *vip.Backend) bool { return b.Node != "" && b.Node == s.Node }
 
-// use adds a user of a check's target, and starts the target for its first. Private is as in probe.Use.
-func (s *Stage) use(c check, b vip.BackendKey, local, private bool) {
+// use adds a user of a check's target, and starts the target for its first.
+func (s *Stage) use(c check, b vip.BackendKey, local bool) {
 	t := s.targets[c.target]
 	if t == nil {
-		t = &target{private: private}
+		t = &target{}
 		s.targets[c.target] = t
-		s.Prober.Start(c.target, probe.Use{Namespace: b.Service.Namespace, Local: local, Private: private, Begins: restoredResult(s.restored[b], c)})
+		s.Prober.Start(c.target, probe.Use{Namespace: b.Service.Namespace, Local: local, Begins: restoredResult(s.restored[b], c)})
 		first, _, _ := s.Results.Get(c.target)
 		s.count(t, &first)
 	} else if local && t.local == 0 {
@@ -362,7 +362,7 @@ func (s *Stage) result(r *probe.Result) {
 func (s *Stage) count(t *target, r *probe.Result) {
 	former := t.health
 	t.health = r.Health
-	if t.private || r.Origin == probe.Fleet || r.Origin == probe.Agreed && r.Health != vip.Healthy {
+	if r.Target.Private() || r.Origin == probe.Fleet || r.Origin == probe.Agreed && r.Health != vip.Healthy {
 		t.health = 0
 	}
 	switch {

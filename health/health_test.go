@@ -259,7 +259,7 @@ func TestHoldIsAboutThisHost(t *testing.T) {
 func TestThisHostIsNotHeld(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		allocations := table.New(&table.Clock{}, vip.KeyOfAllocation, compile.SameAllocation)
-		w := beginWith(t, &memory{rows: map[string]vip.BackendHealth{}}, allocations)
+		w := beginWith(t, &memory{rows: map[string]Row{}}, allocations)
 		lb := service("lb", "http:tcp:80", "127.0.0.1")
 		lb.Forward, lb.Check = vip.ForwardHost, &vip.HealthCheck{Type: vip.CheckTCP}
 		w.services.Set(lb)
@@ -316,12 +316,12 @@ func TestHold(t *testing.T) {
 // memory is a Store.
 type memory struct {
 	mu     sync.Mutex
-	rows   map[string]vip.BackendHealth
+	rows   map[string]Row
 	writes int
 	err    error
 }
 
-func (m *memory) Write(put map[string]vip.BackendHealth, remove []string) error {
+func (m *memory) Write(put map[string]Row, remove []string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.err != nil {
@@ -335,7 +335,7 @@ func (m *memory) Write(put map[string]vip.BackendHealth, remove []string) error 
 	return nil
 }
 
-func (m *memory) All() (map[string]vip.BackendHealth, error) {
+func (m *memory) All() (map[string]Row, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.rows), nil
@@ -344,7 +344,7 @@ func (m *memory) All() (map[string]vip.BackendHealth, error) {
 // The knowledge of an earlier run is in the table before the first probe, so that no traffic goes
 // to an unhealthy backend after a restart. A hold ends with the agent.
 func TestRestart(t *testing.T) {
-	store := &memory{rows: map[string]vip.BackendHealth{}}
+	store := &memory{rows: map[string]Row{}}
 	bubble.Test(t, func(t *testing.T) {
 		w := begin(t, store)
 		w.services.Set(service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2"))
@@ -370,6 +370,36 @@ func TestRestart(t *testing.T) {
 	})
 }
 
+// The result of a program of this host counts after a restart of the agent, if all checks had passed, and not after a boot.
+func TestRestartOfThisHost(t *testing.T) {
+	lb := service("lb", "http:tcp:80", "127.0.0.1")
+	lb.Forward, lb.Check = vip.ForwardHost, &vip.HealthCheck{Type: vip.CheckTCP}
+	granted := vip.Allocation{Asked: &lb, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd96::1")}}
+	bubble.Test(t, func(t *testing.T) {
+		store := &memory{rows: map[string]Row{}}
+		run := func(want string, find ...vip.Health) {
+			allocations := table.New(&table.Clock{}, vip.KeyOfAllocation, compile.SameAllocation)
+			w := beginWith(t, store, allocations)
+			w.services.Set(lb)
+			allocations.Set(granted)
+			w.expect("at the start", want)
+			for i, h := range find {
+				w.finds(granted.VIPs[i].String(), h, "refused")
+			}
+			synctest.Wait()
+			w.end()
+		}
+		run("lb/127.0.0.1 unknown; lb/127.0.0.1 unknown", vip.Healthy, vip.Unhealthy)
+		run("lb/127.0.0.1 unknown; lb/127.0.0.1 unknown", vip.Healthy, vip.Healthy)
+		run("lb/127.0.0.1 healthy; lb/127.0.0.1 healthy")
+		for name, row := range store.rows {
+			row.Boot = "another"
+			store.rows[name] = row
+		}
+		run("lb/127.0.0.1 unknown; lb/127.0.0.1 unknown")
+	})
+}
+
 // With direct routing, targets have the path to their backend from the VIP of its family. They follow
 // the VIPs. A service whose VIPs aren't known yet keeps what an earlier run knew.
 func TestPathsFollowVIPs(t *testing.T) {
@@ -385,7 +415,7 @@ func TestPathsFollowVIPs(t *testing.T) {
 	}
 	web := service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2", "fd00::1")
 	web.Forward = vip.ForwardDirect
-	store := &memory{rows: map[string]vip.BackendHealth{}}
+	store := &memory{rows: map[string]Row{}}
 	bubble.Test(t, func(t *testing.T) {
 		running := func(w *world) string {
 			synctest.Wait()

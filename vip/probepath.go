@@ -6,12 +6,12 @@ import (
 )
 
 // ProbePath is the path of health probes that reach a backend as its clients do, with direct routing
-// or a tunnel: they go to the virtual address, and this host forwards them to the one backend. It is
-// its own key.
+// or a tunnel: they go to the virtual address, and this host forwards them to the one backend. With
+// ForwardHost, they stay on this host, which has the virtual address. It is its own key.
 type ProbePath struct {
 	VIP     netip.Addr
 	Backend netip.Addr // of the VIP's family
-	Forward Forward    // ForwardDirect or ForwardTunnel
+	Forward Forward    // ForwardDirect or ForwardTunnel; or ForwardHost, with the VIP as Backend
 }
 
 // IsZero reports whether p is the zero ProbePath, which stands for a direct connection.

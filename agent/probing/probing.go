@@ -74,7 +74,7 @@ func New(o Options) *Probing {
 	stage := health.Options{
 		Rules:    health.Rules{Default: cfg.Health.Default == health.DefaultTCP, Allocations: tables.Allocations},
 		Services: tables.Services, Health: tables.Health, Results: p.results, Prober: p.engine, Node: cfg.Node.Name, Complete: tables.ProbePaths.Initializer(),
-		Store: store.NewBucket[vip.BackendHealth](shared.DB, "health"),
+		Store: store.NewBucket[health.Row](shared.DB, "health"),
 		Hold:  sources.DefaultShrinkGuard, Events: o.Events, Log: o.Log,
 	}
 	if shared.Tree != nil {

@@ -164,7 +164,9 @@ func (o *l2Output) end() {
 		o.a.problems.set(name, nil)
 	}
 	for place := range o.a.tables.Announced.All() {
-		o.a.tables.Announced.Delete(place)
+		if place.At != placeOfRoutes {
+			o.a.tables.Announced.Delete(place)
+		}
 	}
 }
 

@@ -27,7 +27,7 @@ type change struct {
 
 // set changes a claim. It costs O(1).
 func (l *claims) set(c announce.Claim) {
-	c.Services = min(c.Services, maxServices)
+	c.Services = min(c.Services, announce.MaxServices)
 	if c.IsEmpty() {
 		c.Policy = announce.Policy{}
 	}

@@ -114,8 +114,6 @@ const (
 	knownClaim    = claimV6 | claimOwned | claimStandby | claimPriority
 )
 
-const maxServices = 255 // more are sent as 255
-
 func appendClaim(b []byte, c announce.Claim) []byte {
 	var kind byte
 	if c.Addr.Is6() {
@@ -130,7 +128,7 @@ func appendClaim(b []byte, c announce.Claim) []byte {
 	if hasPriority(c) {
 		kind |= claimPriority
 	}
-	b = append(append(b, kind, byte(min(c.Services, maxServices))), c.Addr.AsSlice()...)
+	b = append(append(b, kind, byte(min(c.Services, announce.MaxServices))), c.Addr.AsSlice()...)
 	if hasPriority(c) {
 		b = append(b, c.Policy.Priority)
 	}

@@ -150,11 +150,8 @@ func (e *Engine) now() (time.Duration, vip.Instant) {
 type Use struct {
 	Namespace string // whose share of the limits the probes use
 	Local     bool   // one of its backends runs on this host, which does not matter to an Engine
-	// Private says that the target is another one on each host, such as a VIP that each of them has. Each host then probes it,
-	// and only its own result counts. It does not matter to an Engine.
-	Private bool
-	Slow    int    // how many times longer the interval is, up to maxSlow; 0 means 1
-	Begins  Result // where the health starts, such as the row of an earlier run; zero: Unknown
+	Slow      int    // how many times longer the interval is, up to maxSlow; 0 means 1
+	Begins    Result // where the health starts, such as the row of an earlier run; zero: Unknown
 }
 
 // Start adds a target. Its row is in the table when Start returns. A new target is probed at once; many
@@ -359,7 +356,7 @@ func (e *Engine) count(d *done, now time.Duration, wall vip.Instant) {
 	if p := t.Path(); !p.IsZero() && d.reason != "" && d.outcome != NoPath {
 		d.reason = clip(d.reason + " (as clients, at " + p.VIP.String() + ")")
 	}
-	if d.outcome.IsLocal() {
+	if d.outcome.IsLocal() && !t.Private() { // the dataplane tells of a VIP that is not there yet
 		e.faults.add(t.Target, d.outcome, d.reason, now, wall)
 	}
 	e.counters.add(c.Type, d.outcome, d.took)

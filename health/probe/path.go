@@ -11,7 +11,8 @@ import (
 
 // A probe with a path connects to the virtual address, with the mark of the path. The address of its
 // own is the one that this host would use for the backend: for a connection to the virtual address,
-// which is this host's, the kernel would select that address itself.
+// which is this host's, the kernel would select that address itself. A probe of this host itself has the
+// virtual address as its own and no mark.
 
 // address returns where a job connects to: the target's address, or the VIP of its path.
 func (j *job) address() netip.AddrPort {
@@ -28,12 +29,18 @@ func prepare(fd int, j *job) error {
 	if p.IsZero() {
 		return nil
 	}
-	source, err := sourceFor(p.Backend)
-	if err != nil {
-		return pathError{"find a way to " + p.Backend.String(), err}
-	}
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(j.mark)); err != nil {
-		return pathError{"set the packet mark", err}
+	var source unix.Sockaddr
+	if j.t.Private() { // from the VIP: so another host that has it can't answer
+		_, source = sockaddr(netip.AddrPortFrom(p.VIP, 0))
+		_ = unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_FREEBIND, 1) // for a local route of IPv6
+	} else {
+		var err error
+		if source, err = sourceFor(p.Backend); err != nil {
+			return pathError{"find a way to " + p.Backend.String(), err}
+		}
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(j.mark)); err != nil {
+			return pathError{"set the packet mark", err}
+		}
 	}
 	// Else bind would reserve a port for all destinations.
 	_ = unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
@@ -84,7 +91,7 @@ func (e pathError) judge() (Outcome, string) {
 // needPath counts the targets that need a target's path. The caller holds mu.
 func (e *Engine) needPath(t Target, more int) {
 	p := t.Path()
-	if p.IsZero() || e.o.Paths == nil {
+	if p.IsZero() || t.Private() || e.o.Paths == nil {
 		return
 	}
 	if e.paths[p] += more; e.paths[p] > 0 {
@@ -98,7 +105,7 @@ func (e *Engine) needPath(t Target, more int) {
 // markOf returns the mark of a target's path, or 0.
 func (e *Engine) markOf(t *target) (uint32, error) {
 	switch p := t.Path(); {
-	case p.IsZero():
+	case p.IsZero(), t.Private():
 		return 0, nil
 	case e.o.Mark == nil:
 		return 0, ErrNoPaths

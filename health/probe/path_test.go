@@ -61,6 +61,13 @@ func TestPathsOfTargets(t *testing.T) {
 		}
 		command := at("10.0.0.1:80", vip.HealthCheck{Type: vip.CheckExec, Command: "/bin/true"})
 		expect.True(t, command.Path().IsZero(), "a command has a path")
+		own := vip.ProbePath{VIP: netip.MustParseAddr("10.96.0.1"), Backend: netip.MustParseAddr("10.96.0.1"), Forward: vip.ForwardHost}
+		for _, c := range []vip.HealthCheck{tcp, {Type: vip.CheckExec, Command: "/bin/true"}} {
+			target := NewTarget(addr("10.96.0.1:80"), c).Along(own)
+			l.Start(target, Use{Namespace: "default"})
+			expect.True(t, target.Private() && target != NewTarget(addr("10.96.0.1:80"), c), "a target of this host")
+		}
+		expect.Equal(t, paths.Len(), 1, "paths of the dataplane with targets of this host")
 	})
 }
 

@@ -32,9 +32,10 @@ func NewTarget(addr netip.AddrPort, check vip.HealthCheck) Target {
 	return Target{Addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), check: unique.Make(check)}
 }
 
-// Along returns the target with a path, which leads to the target's address. A command uses none.
+// Along returns the target with a path, which leads to the target's address. A command uses none, but is another one on each
+// host with ForwardHost.
 func (t Target) Along(p vip.ProbePath) Target {
-	if t.path = (unique.Handle[vip.ProbePath]{}); !p.IsZero() && t.Check().Type != vip.CheckExec {
+	if t.path = (unique.Handle[vip.ProbePath]{}); !p.IsZero() && (t.Check().Type != vip.CheckExec || p.Forward == vip.ForwardHost) {
 		t.path = unique.Make(p)
 	}
 	return t
@@ -47,6 +48,10 @@ func (t Target) Path() vip.ProbePath {
 	}
 	return t.path.Value()
 }
+
+// Private reports whether the target is another one on each host: a VIP that the host has for its own programs. Each host probes
+// it, and only its own result counts.
+func (t Target) Private() bool { return t.Path().Forward == vip.ForwardHost }
 
 // limit returns v within bounds, or the default for 0.
 func limit[T time.Duration | uint8](v, def, lo, hi T) T {
@@ -63,7 +68,7 @@ func (t Target) Check() vip.HealthCheck { return t.check.Value() }
 // adds " by way of 10.96.0.1".
 func (t Target) String() string {
 	text := t.Check().Type.String() + " " + t.Addr.String()
-	if p := t.Path(); !p.IsZero() {
+	if p := t.Path(); !p.IsZero() && !t.Private() {
 		text += " by way of " + p.VIP.String()
 	}
 	return text

@@ -195,7 +195,7 @@ func (s *Share) pace(it *item, now time.Time) int {
 	switch {
 	case !it.wanted:
 		return 0
-	case it.local, it.private, !m.waiting && m.decided && m.all, m.shares() && s.members.rank(it.group, s.Node) >= 0:
+	case it.local, it.target.Private(), !m.waiting && m.decided && m.all, m.shares() && s.members.rank(it.group, s.Node) >= 0:
 		return 1
 	case m.lost:
 		return maxSlow

@@ -99,7 +99,6 @@ type item struct {
 
 	wanted  bool      // by the stage
 	local   bool      // a backend of it runs on this host
-	private bool      // see probe.Use
 	since   time.Time // when wanted became this
 	probing int       // how many times longer the interval is; 0: this host doesn't probe it
 
@@ -155,7 +154,7 @@ func (s *Share) Start(t probe.Target, use probe.Use) {
 		it.result = it.first(use.Begins)
 		s.Results.Set(it.result)
 	}
-	it.local, it.private = use.Local, use.Private
+	it.local = use.Local
 	s.look(it)
 	s.wake.Set()
 }
@@ -180,7 +179,7 @@ func (s *Share) Stop(t probe.Target) {
 	if it == nil {
 		return
 	}
-	it.wanted, it.local, it.private, it.since = false, false, false, time.Now()
+	it.wanted, it.local, it.since = false, false, time.Now()
 	s.look(it) // ends its probes
 	delete(s.targets, t)
 	delete(s.changed, it)

@@ -96,9 +96,9 @@ func TestLocalHostProbes(t *testing.T) {
 func TestPrivateTargets(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.fleet(20, ProbersAuto, targetsOf(40)...)
-		before, own := w.entries(), probe.NewTarget(netip.MustParseAddrPort("10.96.0.1:443"), vip.HealthCheck{Type: vip.CheckTCP})
+		before, own := w.entries(), probe.NewTarget(netip.MustParseAddrPort("10.96.0.1:443"), vip.HealthCheck{Type: vip.CheckTCP}).Along(vip.ProbePath{VIP: netip.MustParseAddr("10.96.0.1"), Backend: netip.MustParseAddr("10.96.0.1"), Forward: vip.ForwardHost})
 		for _, h := range w.hosts {
-			h.Start(own, probe.Use{Namespace: "default", Local: true, Private: true})
+			h.Start(own, probe.Use{Namespace: "default", Local: true})
 		}
 		w.sleep(10 * time.Second)
 		expect.Len(t, w.probers(own), 20, "probed by")

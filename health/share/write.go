@@ -73,7 +73,7 @@ func (it *item) finding() finding {
 
 // vote returns what this host writes about an item.
 func (s *Share) vote(it *item) (Verdict, action) {
-	if it.private || !s.mode.shares() {
+	if it.target.Private() || !s.mode.shares() {
 		return Verdict{}, keep
 	}
 	b := ballot{me: s.Node, probers: s.members.probers(it.group), row: it.row, own: it.finding()}

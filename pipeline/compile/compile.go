@@ -61,6 +61,9 @@ func Service(in Input) ([]vip.Frontend, []vip.Problem) {
 // is this host. It is usable if its check has passed, and not while the check has no result yet: the VIP may be elsewhere.
 func whole(in *Input) []vip.Frontend {
 	s, out := in.Service, in.Room[:0]
+	if vip.HasCode(in.Allocation.Problems, vip.CodeAddressTaken) {
+		return nil // it still shares the VIP with ports of others
+	}
 	b := s.Backends[0]
 	if !in.Usable(&b) || !in.passed(&b) {
 		b.Weight = 0

@@ -179,7 +179,10 @@ func (c *Client) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 	}
 	c.changes += uint64(len(batch))
 	for i := range batch {
-		if batch[i].New == nil || batch[i].Err != nil { // with an error, it is tried again, whatever the process has
+		if p, is := errors.AsType[vip.Problem](batch[i].Err); is && p.Code == vip.CodeUnsupported {
+			continue // refused before any change
+		}
+		if batch[i].New == nil || batch[i].Err != nil { // with another error, it is tried again, whatever the process has
 			delete(c.known, batch[i].Key)
 		} else {
 			c.known[batch[i].Key] = batch[i].New

@@ -3,8 +3,12 @@
 package announce
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -79,11 +83,34 @@ func TestFloatingAddress(t *testing.T) {
 	l, programs := newFloating(t, 2, patient)
 	a, b := l.hosts[0], l.hosts[1]
 	l.awaitFloating(nil)
-	out := a.must("announce", "explain", vip4(0).String())
-	expect.Contains(t, out, "the check of this host has not passed")
+	wait.For(t, "the reason", func() error {
+		out, err := a.run("announce", "explain", vip4(0).String())
+		if err == nil && !strings.Contains(out, "the check of this host has not passed") {
+			err = errors.New(out)
+		}
+		return err
+	})
 
 	must.Succeed(t, programs[0].Start())
 	l.awaitFloating(a)
+	// A host that joins does not take the answers of another one for those of its own program.
+	b.agent.Kill()
+	must.Succeed(t, os.RemoveAll(filepath.Join(b.dir, "state")))
+	must.Succeed(t, b.Netlink.LinkDel(must.Get(b.Netlink.LinkByName("ironvip0"))(t))) // with the VIPs
+	l.device(b)
+	must.Succeed(t, b.agent.Start())
+	wait.For(t, "lb2 has checked itself", func() error {
+		out, err := b.run("service", "get", "lb")
+		if err == nil && !strings.Contains(out, "unhealthy") {
+			err = errors.New(out)
+		}
+		return err
+	})
+	for line := range strings.Lines(b.metrics()) {
+		if strings.Contains(line, `outcome="ok"`) && !strings.HasSuffix(line, " 0\n") {
+			t.Errorf("a check of lb2 has passed: %s", line)
+		}
+	}
 	must.Succeed(t, programs[1].Start())
 	b.awaitPassed()
 	programs[0].Kill()
@@ -141,4 +168,22 @@ func programKilled(b *testing.B) *scene {
 			l.awaitFloating(l.hosts[1-killed])
 		},
 		undo: func() { started(killed); time.Sleep(2 * time.Second) }}
+}
+
+// metrics returns the lines about finished health checks.
+func (h *host) metrics() string {
+	h.t.Helper()
+	web := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(h.dir, "api.sock"))
+	}}}
+	answer := must.Get(web.Get("http://host/metrics"))(h.t)
+	defer answer.Body.Close()
+	var out []string
+	for line := range strings.Lines(string(must.Get(io.ReadAll(answer.Body))(h.t))) {
+		if strings.HasPrefix(line, "ironvip_health_checks_total{") {
+			out = append(out, line)
+		}
+	}
+	must.True(h.t, len(out) > 0, "no metrics of health checks")
+	return strings.Join(out, "")
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -86,7 +87,7 @@ func newHub(pool, pods []netip.Prefix) *hub {
 		config:   ipam.Config{Pools: []ipam.Pool{{Name: "main", CIDRs: pool, AutoAssign: true}}, PodCIDRs: pods},
 		leases:   memstore.New(),
 		drains:   drains{},
-		verdicts: &verdicts{rows: map[string]vip.BackendHealth{}},
+		verdicts: &verdicts{rows: map[string]health.Row{}},
 	}
 }
 

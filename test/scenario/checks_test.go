@@ -19,11 +19,11 @@ import (
 // verdicts is a health.Store that outlives the director's agent.
 type verdicts struct {
 	mu   sync.Mutex
-	rows map[string]vip.BackendHealth
+	rows map[string]health.Row
 }
 
 // Write implements health.Store.
-func (v *verdicts) Write(put map[string]vip.BackendHealth, remove []string) error {
+func (v *verdicts) Write(put map[string]health.Row, remove []string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for name, row := range put {
@@ -36,10 +36,10 @@ func (v *verdicts) Write(put map[string]vip.BackendHealth, remove []string) erro
 }
 
 // All implements health.Store.
-func (v *verdicts) All() (map[string]vip.BackendHealth, error) {
+func (v *verdicts) All() (map[string]health.Row, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	out := map[string]vip.BackendHealth{}
+	out := map[string]health.Row{}
 	for name, row := range v.rows {
 		out[name] = row
 	}
