@@ -148,6 +148,9 @@ func importedConfig(result *migrate.Result) string {
 		if len(announce.Interfaces) > 0 {
 			fmt.Fprintf(&b, "interfaces = [%s]\n", quoted(announce.Interfaces))
 		}
+		if announce.Priority > 0 {
+			fmt.Fprintf(&b, "priority = %d\n", announce.Priority)
+		}
 		if len(announce.Peers) > 0 {
 			fmt.Fprintf(&b, "peers = [%s]\n", quoted(output.Texts(announce.Peers, netip.Addr.String)))
 			b.WriteString("key_file = \"announce-key\"     # head -c 32 /dev/urandom | base64; the same on all hosts\n")

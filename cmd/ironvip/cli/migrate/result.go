@@ -45,6 +45,7 @@ type Service struct {
 type Announce struct {
 	Peers      []netip.Addr // other hosts, and this one if the input names it
 	Interfaces []string     // that have the addresses; none: not stated
+	Priority   int          // of this host, the highest one owns; 0: not stated
 }
 
 // Hook is a program that runs for events, as a [[hook]] of ironvip.toml.

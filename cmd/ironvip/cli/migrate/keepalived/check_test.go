@@ -175,3 +175,24 @@ func TestFloatingAddresses(t *testing.T) {
 	must.Len(t, result.Services, 1, "services")
 	expect.Contains(t, notes, "track_script is not converted for 10.0.0.1")
 }
+
+// The priority of the first instance is that of the host, and another one is a note.
+func TestPriority(t *testing.T) {
+	instance := func(name, priority string) string {
+		return "vrrp_instance " + name + " {\n virtual_ipaddress {\n 10.0.0.1\n }\n" + priority + "\n}\n"
+	}
+	for _, c := range []struct {
+		text, note string
+		want       int
+	}{
+		{instance("a", ""), "", 0},
+		{instance("a", "priority 150") + instance("b", "priority 150"), "", 150},
+		{instance("a", "priority 150") + instance("b", "priority 100"), "priority 100 is not converted: announce.priority is 150", 150},
+		{instance("a", "priority high"), `priority "high" is not a number from 1 to 255: 100 is used`, 0},
+	} {
+		result, notes := convert(t, c.text)
+		expect.Equal(t, result.Announce.Priority, c.want, "%s", c.text)
+		expect.Contains(t, notes, c.note)
+		expect.Equal(t, strings.Contains(notes, "priority"), c.note != "", "%s", notes)
+	}
+}

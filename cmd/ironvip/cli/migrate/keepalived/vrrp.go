@@ -27,7 +27,6 @@ var instanceKeywords = map[string]string{
 	"version":           "",
 	"advert_int":        "",
 	"authentication":    "heartbeats are authenticated with announce.key_file",
-	"priority":          "there is no standby host: announce.weight is a host's share of the VIPs",
 	"nopreempt":         "a host that returns takes its VIPs after announce.settle, without loss",
 	"preempt_delay":     "use announce.settle",
 	"track_interface":   "a VIP moves when the interface has no carrier",
@@ -73,6 +72,8 @@ func (c *converter) instance(s *statement) {
 			for _, p := range inner.block {
 				c.peer(p.Place, p.Words[0])
 			}
+		case "priority":
+			c.priority(inner)
 		case "unicast_src_ip":
 			c.peer(inner.Place, inner.Arg(0))
 		default:
@@ -80,6 +81,18 @@ func (c *converter) instance(s *statement) {
 		}
 	}
 	c.notify(s, "INSTANCE", priorityOf(s), c.vips[s.Arg(0)])
+}
+
+// priority converts the priority of an instance, which is that of the host for all of its VIPs.
+func (c *converter) priority(s *statement) {
+	n, ok := c.number(s, 1, 255, "100 is used")
+	switch {
+	case !ok:
+	case c.Announce.Priority == 0:
+		c.Announce.Priority = n
+	case c.Announce.Priority != n:
+		c.Note(s.Place, "priority %d is not converted: announce.priority is %d for all VIPs of the host. Write a pool of its own with announce_priority for these", n, c.Announce.Priority)
+	}
 }
 
 // virtualAddress reads an address of an instance. It is announced on the interface after "dev", or else on that of the
