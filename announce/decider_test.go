@@ -357,3 +357,12 @@ func TestModeText(t *testing.T) {
 	}
 	expect.False(t, slices.Contains(Modes(), ""), "a mode has no name")
 }
+
+// All hosts compare the numbers that heartbeats tell, so that two of them can't both own a VIP with more services.
+func TestManyServicesOfAVIP(t *testing.T) {
+	d := NewDecider("self", 1, timing)
+	d.SetEligible(Eligible{Addr: netip.MustParseAddr("192.0.2.1"), Mode: L2, Services: MaxServices + 45})
+	for e := range d.Eligible() {
+		expect.Equal(t, e.Services, MaxServices, "services")
+	}
+}

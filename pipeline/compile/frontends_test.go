@@ -77,6 +77,14 @@ func TestWhole(t *testing.T) {
 	}
 }
 
+// A VIP that the service still shares with another one is no whole VIP.
+func TestSharedVIPIsNoWholeOne(t *testing.T) {
+	in := input(service(func(s *vip.Service) { s.Forward, s.Backends = vip.ForwardHost, []vip.Backend{be("127.0.0.1")} }), "192.0.2.10")
+	in.Allocation.Problems = []vip.Problem{{Code: vip.CodeAddressTaken}}
+	got, _ := Service(in)
+	expect.Len(t, got, 0, "frontends")
+}
+
 // Source ranges apply to VIPs, for every audience, and not to node ports.
 func TestSourceRangesAreForVIPs(t *testing.T) {
 	in := input(service(func(s *vip.Service) {

@@ -223,7 +223,7 @@ func TestAReadSendsOnlyWhatIsUnknown(t *testing.T) {
 		a.works(t, f.Key)
 		return f
 	}
-	put()
+	first := put()
 	few := cost()
 	for range 50 {
 		put()
@@ -235,6 +235,10 @@ func TestAReadSendsOnlyWhatIsUnknown(t *testing.T) {
 	bad.Forward = vip.ForwardDirect
 	a.desired.Set(*bad)
 	wait.Until(t, "it is refused", func() bool { _, _, tried := a.applied.Get(bad.Key); return tried })
+	worse := *first
+	worse.Forward = vip.ForwardDirect
+	a.desired.Set(worse)
+	wait.Until(t, "the change is refused", func() bool { row, _, _ := a.applied.Get(first.Key); return row.Problem != nil })
 	expect.AtMost(t, cost(), few+10, "bytes of a read")
 
 	other := start(t, ClientOptions{Dial: s.Dial}, last)
