@@ -242,7 +242,7 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		says   []string
 	}{
 		{func(f *vip.Frontend) { f.Scheduler = vip.OtherScheduler }, []string{`scheduler "other"`}},
-		{func(f *vip.Frontend) { f.Forward = vip.ForwardTunnel + 1 }, []string{`forward "vip.Forward(4)"`}},
+		{func(f *vip.Frontend) { f.Forward = vip.ForwardHost + 1 }, []string{`forward "vip.Forward(5)"`}},
 		{func(f *vip.Frontend) { f.Key.Protocol = 47 }, []string{"protocol protocol(47)"}},
 		{func(f *vip.Frontend) { f.Forward = vip.ForwardDirect }, []string{`backend 10.1.0.1:8080 of 10.96.0.1:80/tcp with forward "dr", which can't change the port`, "10.1.0.2:8080"}},
 		{func(f *vip.Frontend) { f.Forward, f.Key.Port, f.Key.LastPort = vip.ForwardTunnel, 8080, 8090 }, []string{"backend 10.1.0.1:8080", `forward "tunnel"`}},
@@ -258,7 +258,7 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		{func(f *vip.Frontend) { f.Backends[0].Addr = addrPort("[fd00::1]:80") }, []string{"backend [fd00::1]:80 behind an ipv4 address"}},
 		{func(f *vip.Frontend) { f.Affinity, f.Key.LastPort = time.Hour, 90 }, []string{"affinity on 10.96.0.1:80-90/tcp with backends at port 8080"}},
 		{func(f *vip.Frontend) { f.Affinity, f.Key.Audience = time.Hour, vip.InternalClients }, []string{"affinity on 10.96.0.1:80/tcp+internal with backends at port 8080"}},
-		{func(f *vip.Frontend) { f.Scheduler, f.Forward = vip.OtherScheduler, vip.ForwardTunnel+1 }, []string{`scheduler "other"`, `forward "vip.Forward(4)"`}},
+		{func(f *vip.Frontend) { f.Scheduler, f.Forward = vip.OtherScheduler, vip.ForwardHost+1 }, []string{`scheduler "other"`, `forward "vip.Forward(5)"`}},
 	}
 	for _, c := range cases {
 		err := Unsupported(changed(c.change))
