@@ -30,7 +30,7 @@ name = "lb"
 vips = [%q, %q]
 forward = "host"
 ports = [{ port = 80 }]
-health = { type = "tcp", interval = "200ms", fast_interval = "200ms", timeout = "200ms", fall = 1 }
+health = { type = "tcp", interval = "200ms", fast_interval = "200ms", timeout = "5s", fall = 1 }
 `
 
 // newFloating starts hosts that float the first VIPs for HAProxy, with one service of another kind beside them.
