@@ -182,6 +182,7 @@ func TestRegistrarStaysInItsNamespaces(t *testing.T) {
 		{"PUT", "/v1/services/shop/e", backends("::ffff:127.0.0.1"), 422},
 		{"PUT", "/v1/services/shop/e", backends("0.0.0.0"), 422},
 		{"PUT", "/v1/services/shop/e", backends("::"), 422},
+		{"PUT", "/v1/services/shop/e", `{"forward": "host", ` + ports + "}", 403}, // its backend is the host itself
 		{"PUT", "/v1/services/shop/e", backends("10.0.0.1"), 201},
 		{"PATCH", "/v1/services/shop/e", `{"backends": [{"address": "127.0.0.1"}]}`, 403},
 		{"PATCH", "/v1/services/shop/local", `{"ports": [{"port": 80, "target_port": 7480}]}`, 403},

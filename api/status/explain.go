@@ -90,6 +90,8 @@ func reason(in *Input, s *Report) string {
 			return "it has no backends, so clients are refused"
 		case s.Ready > 0:
 			return "no backend that its clients may use takes new connections, so they are refused"
+		case in.Service.Forward == vip.ForwardHost:
+			return "the check of this host has not passed, so this host does not announce its VIPs"
 		case s.Total == 1:
 			return "its one backend takes no new connections, so clients are refused"
 		}

@@ -189,6 +189,11 @@ func TestStatus(t *testing.T) {
 		name: "no usable backends", in: statusOf(service("web", two[1:], func(s *vip.Service) { s.Backends[0].Weight = 0 }), "192.0.2.1"), want: Down,
 		lines: []string{"web is down: its one backend takes no new connections, so clients are refused."},
 	}, {
+		name: "a program of this host fails", in: statusOf(service("lb", two[1:], func(s *vip.Service) {
+			s.Forward, s.Backends[0].Weight = vip.ForwardHost, 0
+		}), "192.0.2.1"), want: Down,
+		lines: []string{"lb is down: the check of this host has not passed, so this host does not announce its VIPs."},
+	}, {
 		name: "the dataplane fails at all", in: statusOf(service("web", two), "192.0.2.1", fail(vip.CodeDataplane)), want: Down, ready: 2,
 		lines: []string{
 			"web is down: the dataplane can't be programmed.",
