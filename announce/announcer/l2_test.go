@@ -232,6 +232,21 @@ func TestEndingSpeakerStartsWithBackoff(t *testing.T) {
 	})
 }
 
+// The end of a speaker forgets the results at its interfaces, and none of routes.
+func TestEndOfASpeakerKeepsRoutes(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		h := newL2Host(t, "lb1", loopback(1, 7481))
+		defer h.closeOutputs(false)
+		h.start(nil)
+		for _, at := range []string{"eth0", placeOfRoutes} {
+			h.tables.Announced.Set(announce.Announced{Place: announce.Place{Addr: simVIP(1), At: at}})
+		}
+		h.out.end()
+		expect.Equal(t, h.tables.Announced.Len(), 1, "results")
+		expect.True(t, h.tables.Announced.Row(announce.Place{Addr: simVIP(1), At: placeOfRoutes}) != nil, "the result of a route")
+	})
+}
+
 // VIPs that are given up while there is no speaker are not collected.
 func TestNoSpeakerCollectsNoReleases(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
