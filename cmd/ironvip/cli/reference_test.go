@@ -49,7 +49,7 @@ var meanings = []struct {
 	{command.ExitOK, "success"},
 	{command.ExitError, "error: the input is invalid, or the agent failed; `doctor` found a FAIL"},
 	{command.ExitUsage, "the command line is invalid"},
-	{command.ExitDegraded, "degraded: `status` found a warning or a failure, `doctor` found only a WARN, `snapshot save` found unreadable values, `backend drain --wait` left connections"},
+	{command.ExitDegraded, "degraded: `status` found a warning or a failure, `doctor` found only a WARN, `snapshot save` found unreadable values, `backend drain --wait` left connections, `import` made files that `config validate` refuses"},
 	{command.ExitNotFound, "the object does not exist"},
 	{command.ExitConflict, "conflict: the object belongs to another owner or has changed meanwhile; for a command that needs a stopped agent, an agent runs; `dataplane switch` is refused"},
 	{command.ExitUnreachable, "no agent answers"},

@@ -19,7 +19,6 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/ipvsadm"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/keepalived"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
-	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -46,7 +45,8 @@ func (a *app) importCommand(program, example, long string, convert func(name str
 		Short:             "convert a configuration of " + program + " to TOML; needs no agent",
 		Long: long + `
 It prints ironvip.toml and a file of services.d, or writes them to a new directory. On stderr, it
-lists with file and line what has no equivalent.`,
+lists with file and line what has no equivalent. The exit code is 3 if "config validate" would refuse
+the result: the notes have the lines that cause it.`,
 		Example: fmt.Sprintf("  ironvip import %s %s\n  ironvip import %[1]s %[2]s --dir ./converted && ironvip config validate ./converted", program, example),
 		Args:    cobra.ExactArgs(1),
 	}
@@ -72,7 +72,7 @@ lists with file and line what has no equivalent.`,
 			a.Say("%s", n)
 		}
 		a.Say("%s, %s", output.Plural(len(result.Services), "service"), output.Plural(len(made.Notes), "note"))
-		return nil
+		return command.ExitIf(result.Refused > 0, command.ExitDegraded)
 	}
 	return cmd
 }
@@ -103,11 +103,6 @@ func newImported(program, name string, result migrate.Result) (*imported, error)
 	var services []spec.Service
 	for _, s := range result.Services {
 		services = append(services, s.Service)
-		_, problems := s.Service.Build("import", s.Place.String())
-		for _, p := range problems {
-			p.Place = "" // Note has it
-			result.Note(s.Place, "%s", withHint(p))
-		}
 	}
 	for _, n := range result.Notes {
 		m.Notes = append(m.Notes, n.String())
@@ -126,14 +121,6 @@ func newImported(program, name string, result migrate.Result) (*imported, error)
 	head := fmt.Sprintf("# Converted from %s.\n\n", name)
 	m.Services, m.Config = head+blocks, head+importedConfig(&result)+hooks
 	return m, nil
-}
-
-// withHint returns a problem and its hint as one sentence.
-func withHint(p vip.Problem) string {
-	if p.Hint == "" {
-		return p.Error()
-	}
-	return p.Error() + ": " + p.Hint
 }
 
 // importedConfig returns the text of ironvip.toml.

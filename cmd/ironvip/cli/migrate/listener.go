@@ -20,39 +20,127 @@ type Listener struct {
 	Name string
 	// Addr is where clients connect to. The zero Addr stands for all addresses of the host: the
 	// service then gets an address from the pool.
-	Addr  netip.Addr
-	Ports []spec.Port
-	// Service has everything else: the backends with their ports, the scheduler, the check.
+	Addr     netip.Addr
+	Ports    []spec.Port
+	Backends []Backend
+	// Service has everything else: the scheduler, the check.
 	Service spec.Service
 }
 
+// Backend is a backend with the line that it comes from.
+type Backend struct {
+	Place
+	spec.Backend
+}
+
 // Add makes services of the listeners. Listeners on one address share it, as services with the same
-// share key. It also fills in Addresses.
+// share key. It also fills in Addresses. A note says what is left out so that a service is valid.
 func (r *Result) Add(listeners []Listener) {
+	listeners = r.withoutTwins(listeners)
 	count := map[netip.Addr]int{}
 	for _, l := range listeners {
-		count[l.Addr]++
+		if count[l.Addr]++; l.Addr.IsValid() {
+			r.Addresses = append(r.Addresses, l.Addr)
+		}
 	}
+	slices.SortFunc(r.Addresses, netip.Addr.Compare)
+	r.Addresses = slices.Compact(r.Addresses)
 	names := map[string]int{}
-	for _, l := range listeners {
+	for i := range listeners {
+		l := &listeners[i]
 		s := Service{Place: l.Place, Service: l.Service}
 		s.Name = uniqueName(names, cmp.Or(label(l.Name), l.defaultName()))
 		s.Ports = l.Ports
 		s.Pool = PoolName
 		if l.Addr.IsValid() {
 			s.VIPs = []string{l.Addr.String()}
-			r.Addresses = append(r.Addresses, l.Addr)
 			if count[l.Addr] > 1 {
 				s.ShareKey = PoolName
 			}
 		} else {
 			r.Note(l.Place, "service %s: it listened on all addresses of the host: it gets an address from the pool %q, to which you have to add a range", s.Name, PoolName)
 		}
+		r.keepValid(&s, l.Backends)
 		s.commonTargetPort()
 		r.Services = append(r.Services, s)
 	}
-	slices.SortFunc(r.Addresses, netip.Addr.Compare)
-	r.Addresses = slices.Compact(r.Addresses)
+}
+
+// withoutTwins returns the listeners without those that listen where an earlier one does.
+func (r *Result) withoutTwins(listeners []Listener) []Listener {
+	type at struct {
+		addr     netip.Addr
+		protocol string
+	}
+	type used struct {
+		spec.PortRange
+		Place
+	}
+	taken := map[at][]used{}
+	return slices.DeleteFunc(listeners, func(l Listener) bool {
+		for _, p := range l.Ports {
+			key := at{l.Addr, p.Protocol}
+			for _, u := range taken[key] {
+				if l.Addr.IsValid() && p.Port.First <= max(u.First, u.Last) && u.First <= max(p.Port.First, p.Port.Last) {
+					r.Note(l.Place, "%s port %s is also that of line %d, which is converted: this one is not", l.Addr, p.Port, u.Line)
+					return true
+				}
+			}
+			taken[key] = append(taken[key], used{p.Port, l.Place})
+		}
+		return false
+	})
+}
+
+// keepValid gives a service the backends with which it is valid, and notes the others. A problem that is left makes the result
+// invalid.
+func (r *Result) keepValid(s *Service, backends []Backend) {
+	pool := spec.Pool{Name: PoolName} // with the addresses that matter here
+	for _, b := range backends {
+		if a, err := netip.ParseAddr(b.Address); err == nil {
+			if _, found := slices.BinarySearchFunc(r.Addresses, a, netip.Addr.Compare); !found {
+				continue
+			}
+			pool.CIDRs = append(pool.CIDRs, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	for {
+		s.Backends = nil
+		for _, b := range backends {
+			s.Backends = append(s.Backends, b.Backend)
+		}
+		_, problems := s.Service.Build("import", s.Place.String())
+		problems = append(problems, spec.CheckAgainstPools(&s.Service, []spec.Pool{pool})...)
+		refused := map[int]vip.Problem{}
+		for _, p := range problems {
+			var i int
+			if n, _ := fmt.Sscanf(p.Field, "backends[%d]", &i); n == 1 && i < len(backends) {
+				refused[i] = p
+			}
+		}
+		if len(refused) == 0 {
+			for _, p := range problems {
+				p.Place = "" // Note has it
+				r.Refused++
+				r.Note(s.Place, "%s", withHint(p))
+			}
+			return
+		}
+		for i := len(backends) - 1; i >= 0; i-- {
+			if p, is := refused[i]; is {
+				r.Note(backends[i].Place, "service %s: the backend %s is not converted: %s", s.Name, backends[i].Address, p.Message)
+				backends = slices.Delete(slices.Clone(backends), i, i+1)
+			}
+		}
+	}
+}
+
+// withHint returns a problem and its hint as one sentence.
+func withHint(p vip.Problem) string {
+	if p.Hint == "" {
+		return p.Error()
+	}
+	return p.Error() + ": " + p.Hint
 }
 
 // commonTargetPort moves the port that all backends have to the service's port. A port equal to the

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -70,11 +71,36 @@ type Result struct {
 	Announce  *Announce    // nil: the input has nothing about announcements
 	Hooks     []Hook
 	Notes     []Note // by file and line, after SortNotes
+	Refused   int    // the notes about what "ironvip config validate" refuses in the result
+
+	texts map[Place]string // of the notes
 }
 
 // Note adds a note.
 func (r *Result) Note(at Place, format string, args ...any) {
-	r.Notes = append(r.Notes, Note{at, fmt.Sprintf(format, args...)})
+	text := fmt.Sprintf(format, args...)
+	r.Notes = append(r.Notes, Note{at, text})
+	if r.texts == nil {
+		r.texts = map[Place]string{}
+	}
+	r.texts[at] += text + "\n"
+}
+
+// NoteUnread notes the words of a statement that nobody has read, unless a note of its line has them.
+func (r *Result) NoteUnread(s *Statement) {
+	var lost []string
+	for _, word := range s.unread() {
+		if !strings.Contains(r.texts[s.Place], word) {
+			lost = append(lost, word)
+		}
+	}
+	switch whole := s.String(); strings.Join(lost, " ") {
+	case "":
+	case whole:
+		r.Note(s.Place, "%q is not converted", whole)
+	default:
+		r.Note(s.Place, "%q of %q is not converted", strings.Join(lost, " "), whole)
+	}
 }
 
 // SortNotes orders the notes by line, and by file in the order in which the files have notes. Equal

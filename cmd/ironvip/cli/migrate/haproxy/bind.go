@@ -15,16 +15,29 @@ type bound struct {
 	acceptProxy bool
 }
 
+// The options of a bind line of which nothing is missing: with a value, and without. Those of TLS have the note about ssl.
+var (
+	bindValues = words("name id user group mode process thread shards nice backlog tcp-ut crt crt-list ca-file ca-sign-file alpn ciphers ciphersuites ssl-min-ver ssl-max-ver verify curves ecdhe crl-file npn")
+	bindFlags  = words("transparent v4v6 v6only tfo defer-accept strict-sni no-tls-tickets no-sslv3 no-tlsv10 no-tlsv11 allow-0rtt prefer-client-ciphers force-tlsv12 force-tlsv13")
+)
+
 // bind reads a bind line: addresses with ports or ranges of ports, separated by commas, and options.
 func (p *proxy) bind(l *migrate.Statement) (out []bound) {
 	accept := false
-	for _, w := range l.Words[min(2, len(l.Words)):] {
-		switch {
+	l.Keyword()
+	for i := 1; i+1 < len(l.Words); i++ {
+		switch w := l.Words[i+1]; {
 		case w == "accept-proxy":
 			accept = true
 		case w == "ssl":
 			p.Note(l.Place, "ssl is not converted: ironvip passes TLS through to the backends, which need the certificate")
+		case bindValues[w]:
+			l.Arg(i)
+			i++
+		case !bindFlags[w]:
+			continue // NoteUnread
 		}
+		l.Arg(i)
 	}
 	for text := range strings.SplitSeq(l.Arg(0), ",") {
 		if b, ok := p.address(l, text); ok {
@@ -50,7 +63,7 @@ func (p *proxy) address(l *migrate.Statement, text string) (b bound, ok bool) {
 		p.Note(l.Place, "bind %s has no port: not converted", text)
 		return b, false
 	}
-	host, port := strings.Trim(rest[:i], "[]"), rest[i+1:]
+	host, port := strings.Trim(rest[:i], "[]"), rest[i+1:] // the last colon, also without brackets
 	if host != "" && host != "*" {
 		addr, err := netip.ParseAddr(host)
 		if err != nil {

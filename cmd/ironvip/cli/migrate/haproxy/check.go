@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,9 +19,11 @@ type check struct {
 	kind    vip.CheckType
 	spec    spec.HealthCheck
 	timeout *spec.Duration
-	own     serverCheck // of the server that is being read
-	first   serverCheck // of the first server with "check"
-	firstOf string      // its name
+
+	connects, https bool        // a rule has the connection; over TLS
+	own             serverCheck // of the server that is being read
+	first           serverCheck // of the first server with "check"
+	firstOf         string      // its name
 }
 
 // serverCheck are the options of one server's check. Zero values are not set.
@@ -79,13 +82,11 @@ func (c *check) option(p *proxy, l *migrate.Statement) bool {
 
 // host reads the Host header that older versions have in the third argument of httpchk.
 func (c *check) host(p *proxy, l *migrate.Statement) {
-	if version := l.Arg(3); version != "" {
-		_, host, found := strings.Cut(version+strings.Join(l.Words[min(5, len(l.Words)):], ""), "Host:")
-		if found {
-			c.spec.Host = strings.TrimSpace(host)
-		} else if strings.Contains(version, "\n") {
-			p.Note(l.Place, "headers of httpchk are not converted")
-		}
+	version := l.Arg(3)
+	if _, host, found := strings.Cut(version, "Host:"); found {
+		c.spec.Host = strings.TrimSpace(host)
+	} else if strings.Contains(version, "\n") {
+		p.Note(l.Place, "headers of httpchk are not converted")
 	}
 }
 
@@ -96,38 +97,65 @@ func (p *proxy) port(l *migrate.Statement, text string, port *spec.PortNumber) {
 	}
 }
 
+// tcpCheck reads a rule of a tcp check. NoteUnread has the words that are left.
 func (c *check) tcpCheck(p *proxy, l *migrate.Statement) {
-	switch {
-	case l.Arg(0) == "send" && c.spec.Send == "":
+	l.Keyword()
+	switch kind := l.Arg(0); {
+	case kind == "send" && c.spec.Send == "":
 		c.spec.Send = l.Arg(1)
-	case l.Arg(0) == "expect" && (l.Arg(1) == "string" || l.Arg(1) == "rstring") && c.spec.Expect == "":
+	case kind == "expect" && (l.Arg(1) == "string" || l.Arg(1) == "rstring") && c.spec.Expect == "":
 		c.spec.Expect = l.Arg(2)
 		p.Note(l.Place, "the answer must begin with the expected text: review health.expect")
-	case l.Arg(0) == "connect" && l.Arg(1) == "port":
-		p.port(l, l.Arg(2), &c.spec.Port)
-	case l.Arg(0) == "connect" && l.Arg(1) == "":
+	case kind == "connect" && !c.connects:
+		c.connect(p, l)
+	case kind == "comment":
+		l.Read()
 	default:
-		p.Note(l.Place, "%q is not converted: a tcp check sends one text and expects one", l.String())
+		p.Note(l.Place, "%q is not converted: a tcp check sends one text and expects one, over one connection", l.String())
 	}
 }
 
+// connect reads the connection of a check. Another one would be a second check.
+func (c *check) connect(p *proxy, l *migrate.Statement) {
+	c.connects = true
+	l.Has("default")
+	if l.Has("port") {
+		p.port(l, l.After("port"), &c.spec.Port)
+	}
+}
+
+// httpCheck reads a rule of an http check. NoteUnread has the words that are left.
 func (c *check) httpCheck(p *proxy, l *migrate.Statement) {
-	for i := 0; i < len(l.Words); i++ {
-		switch word, value := l.Words[i], l.Arg(i); {
-		case l.Arg(0) == "send" && word == "meth":
-			c.spec.Method = value
-		case l.Arg(0) == "send" && word == "uri":
-			c.spec.Path = value
-		case l.Arg(0) == "send" && word == "hdr" && strings.EqualFold(value, "host"):
-			c.spec.Host = l.Arg(i + 1)
-		case l.Arg(0) == "expect" && word == "status":
-			c.spec.Status = value
-		case l.Arg(0) == "expect" && word == "string":
-			c.spec.Body = value
-		case l.Arg(0) == "expect" && (word == "rstatus" || word == "rstring" || word == "!"):
-			p.Note(l.Place, "%q is not converted: use health.status or health.body", l.String())
+	l.Keyword()
+	switch l.Arg(0) {
+	case "connect":
+		if c.connects {
+			p.Note(l.Place, "%q is not converted: a check has one connection", l.String())
 			return
 		}
+		c.connect(p, l)
+		c.https = l.Has("ssl")
+	case "send":
+		c.spec.Method = cmp.Or(l.After("meth"), c.spec.Method)
+		c.spec.Path = cmp.Or(l.After("uri"), c.spec.Path)
+		l.After("ver")
+		if i := slices.Index(l.Words, "hdr"); i > 0 && i+1 < len(l.Words) && strings.EqualFold(l.Words[i+1], "host") {
+			l.After("hdr")
+			c.spec.Host = l.Arg(i + 1)
+		}
+	case "expect":
+		switch {
+		case l.Arg(1) == "status":
+			c.spec.Status = l.Arg(2)
+		case l.Arg(1) == "string":
+			c.spec.Body = l.Arg(2)
+		default:
+			p.Note(l.Place, "%q is not converted: use health.status or health.body", l.String())
+		}
+	case "comment":
+		l.Read()
+	default:
+		p.Note(l.Place, "%q is not converted", l.String())
 	}
 }
 
@@ -160,7 +188,6 @@ func (c *check) serverOption(p *proxy, l *migrate.Statement, option, value strin
 		p.port(l, value, &c.own.port)
 	case "check-ssl":
 		c.own.https = true
-	case "downinter", "check-send-proxy", "observe", "on-error":
 	default:
 		return false
 	}
@@ -187,7 +214,7 @@ func (c *check) result() *spec.HealthCheck {
 	out.Type = vip.CheckTCP.String()
 	if c.kind == vip.CheckHTTP {
 		out.Type = vip.CheckHTTP.String()
-		if c.first.https {
+		if c.first.https || c.https {
 			out.Type, out.SkipVerify = vip.CheckHTTPS.String(), true
 		}
 		out.Send, out.Expect = "", ""

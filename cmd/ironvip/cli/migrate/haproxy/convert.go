@@ -1,7 +1,9 @@
 package haproxy
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,6 +37,17 @@ func Convert(name, text string) migrate.Result {
 	for _, s := range all {
 		if s.kind == "backend" && !used[s.name] {
 			c.Note(s.Place, "backend %s is not converted: no frontend in mode tcp has it as its default_backend", s.name)
+			s.drop()
+		}
+	}
+	for _, s := range all {
+		if proxies[s.kind] {
+			c.NoteUnread(&s.Statement)
+		}
+		for i := range s.lines {
+			if l := &s.lines[i]; proxies[s.kind] || s.kind == "defaults" && l.IsRead() { // a default that no section needs is not missing
+				c.NoteUnread(l)
+			}
 		}
 	}
 	c.Add(listeners)
@@ -52,6 +65,7 @@ type converter struct {
 type proxy struct {
 	*converter
 	service  spec.Service
+	backends []migrate.Backend
 	check    check
 	standard []string // words of default-server
 
@@ -65,34 +79,32 @@ func (c *converter) proxy(s *section, used map[string]bool) []migrate.Listener {
 		for _, l := range s.lines {
 			if l.Words[0] == "default_backend" || l.Words[0] == "use_backend" {
 				used[l.Arg(0)] = true // the note of the frontend is enough
+				c.backends[l.Arg(0)].drop()
 			}
 		}
+		s.drop()
 		return nil
 	}
 	p := &proxy{converter: c}
 	p.service.Scheduler = vip.WeightedRoundRobin.String()
 	var binds []migrate.Statement
-	var backend *section
+	backend := c.backendOf(s)
 	for _, l := range s.all() {
-		switch l.Words[0] {
-		case "bind":
+		if l.Words[0] == "bind" {
 			binds = append(binds, l)
-		case "default_backend":
-			used[l.Arg(0)] = true
-			if backend = c.backends[l.Arg(0)]; backend == nil {
-				c.Note(l.Place, "backend %q is not defined", l.Arg(0))
-			}
-		default:
+		} else {
 			p.option(s, &l)
 		}
 	}
 	if backend != nil {
+		used[backend.name] = true
 		for _, l := range backend.all() {
 			p.option(backend, &l)
 		}
 	}
 	p.service.Health = p.check.result()
 	p.noteUnchecked()
+	p.queue()
 	if len(binds) == 0 {
 		c.Note(s.Place, "%s %s has no bind line: not converted", s.kind, s.name)
 		return nil
@@ -100,30 +112,96 @@ func (c *converter) proxy(s *section, used map[string]bool) []migrate.Listener {
 	return p.listeners(s, binds)
 }
 
-// silent are the lines that need no equivalent.
-var silent = map[string]bool{
-	"mode": true, "log": true, "log-format": true, "log-tag": true, "description": true, "id": true, "option tcplog": true,
-	"option dontlognull": true, "option logasap": true, "option dontlog-normal": true, "option log-health-checks": true, "option redispatch": true,
-	"retries": true, "option tcpka": true, "option clitcpka": true, "option srvtcpka": true, "option httplog": true, "option http-server-close": true,
-	"option forwardfor": true, "option splice-auto": true, "option splice-request": true, "option splice-response": true, "errorfile": true,
-	"timeout http-request": true, "timeout http-keep-alive": true, "option log-separate-errors": true, "option contstats": true, "no": true,
-	"option tcp-smart-accept": true, "option tcp-smart-connect": true, "hash-type": true, "option abortonclose": true, "option http-keep-alive": true,
-	"timeout client-fin": true, "option allbackups": true,
+// backendOf returns the backend of a section: that of its first use_backend without a condition, or else of its last
+// default_backend; nil if there is none.
+func (c *converter) backendOf(s *section) *section {
+	var choice *migrate.Statement
+	for _, l := range s.all() {
+		conditional := slices.Contains(l.Words, "if") || slices.Contains(l.Words, "unless")
+		if (choice == nil || choice.Words[0] == "default_backend") && (l.Words[0] == "default_backend" || l.Words[0] == "use_backend" && !conditional) {
+			choice = &l
+		}
+	}
+	if choice == nil {
+		return nil
+	}
+	backend := c.backends[choice.Arg(0)]
+	if choice.Keyword(); backend == nil {
+		c.Note(choice.Place, "backend %q is not defined", choice.Arg(0))
+	}
+	return backend
+}
+
+// queue lets clients wait for a place, as HAProxy does with every maxconn.
+func (p *proxy) queue() {
+	limited := p.service.MaxConnections > 0 || slices.ContainsFunc(p.backends, func(b migrate.Backend) bool { return b.MaxConnections > 0 })
+	switch {
+	case !limited:
+		p.service.MaxQueue = 0
+	case p.service.MaxQueue == 0:
+		p.service.MaxQueue = vip.MaxMaxQueue
+	}
+	if limited && p.service.QueueTimeout == nil && p.service.ConnectTimeout != nil { // the default of "timeout queue"
+		p.service.QueueTimeout = new(min(max(*p.service.ConnectTimeout, spec.Duration(vip.MinQueueTimeout)), spec.Duration(vip.MaxQueueTimeout)))
+	}
+}
+
+// silent are the lines that need no equivalent, or that HAProxy ignores in mode tcp.
+var silent = words("mode log log-format log-tag description id retries hash-type errorfile errorloc no http-reuse compression cookie " +
+	"monitor-uri stats option:tcplog option:dontlognull option:logasap option:dontlog-normal option:log-health-checks option:redispatch " +
+	"option:tcpka option:clitcpka option:srvtcpka option:httplog option:httpclose option:http-server-close option:forwardfor " +
+	"option:splice-auto option:splice-request option:splice-response option:log-separate-errors option:contstats option:tcp-smart-accept " +
+	"option:tcp-smart-connect option:abortonclose option:http-keep-alive option:allbackups option:http-ignore-probes option:prefer-last-server " +
+	"option:socket-stats option:originalto timeout:http-request timeout:http-keep-alive timeout:client-fin timeout:tarpit")
+
+// The lines that count on one side only: of clients, in frontend and listen sections, and of servers, in backend and listen
+// sections.
+var (
+	ofClients = words("maxconn timeout:client")
+	ofServers = words("server server-template default-server balance stick stick-table timeout:connect timeout:server timeout:tunnel " +
+		"timeout:server-fin timeout:queue timeout:check option:tcp-check option:httpchk option:smtpchk option:external-check " +
+		"option:mysql-check option:pgsql-check option:redis-check option:ldap-check option:ssl-hello-chk option:spop-check tcp-check http-check")
+	// keywords are those of lines, in contrast to those of sections.
+	keywords = words("bind default_backend use_backend option timeout acl tcp-request tcp-response http-request http-response source fullconn backlog", silent, ofClients, ofServers)
+)
+
+// words returns a set of words, and those of other sets. A colon stands for a space.
+func words(text string, more ...map[string]bool) map[string]bool {
+	set := map[string]bool{}
+	for _, w := range strings.Fields(text) {
+		set[strings.Replace(w, ":", " ", 1)] = true
+	}
+	for _, m := range more {
+		maps.Copy(set, m)
+	}
+	return set
 }
 
 // option converts a line that isn't about listening.
 func (p *proxy) option(s *section, l *migrate.Statement) {
 	keyword := l.Words[0]
-	if keyword == "option" || keyword == "timeout" {
-		keyword += " " + l.Arg(0)
+	if (keyword == "option" || keyword == "timeout") && len(l.Words) > 1 {
+		keyword += " " + l.Words[1]
+	}
+	if s.kind == "frontend" && ofServers[keyword] || s.kind == "backend" && ofClients[keyword] {
+		if s.own(l) {
+			p.Note(l.Place, "%q is not converted: HAProxy ignores it in a %s", l.String(), s.kind)
+		}
+		return
+	}
+	if keyword == "default_backend" || keyword == "use_backend" {
+		return // see backendOf
+	}
+	if l.Keyword(); keyword != l.Words[0] {
+		l.Arg(0)
 	}
 	switch keyword {
 	case "server":
-		p.server(l, l.Words[1:])
+		p.server(l, l.Args())
 	case "server-template":
-		p.Note(l.Place, "server-template is not converted: write the backends, or use a source that follows a registry")
+		p.Note(l.Place, "%q is not converted: write the backends, or use a source that follows a registry", l.String())
 	case "default-server":
-		p.standard = append(p.standard, l.Words[1:]...)
+		p.standard = append(p.standard, l.Args()...)
 	case "balance":
 		p.balance(l)
 	case "timeout connect":
@@ -135,10 +213,8 @@ func (p *proxy) option(s *section, l *migrate.Statement) {
 	case "timeout queue":
 		p.service.QueueTimeout = p.limit(l, vip.MinQueueTimeout, vip.MaxQueueTimeout, vip.DefaultQueueTimeout)
 	case "maxconn":
-		if s.own(l) || s.kind != "backend" {
-			if n, ok := p.number(l, keyword, l.Arg(0), 0, vip.MaxMaxConnections); ok {
-				p.service.MaxConnections = n
-			}
+		if n, ok := p.number(l, keyword, l.Arg(0), 0, vip.MaxMaxConnections); ok {
+			p.service.MaxConnections = n
 		}
 	case "stick":
 		p.stick(s, l)
@@ -146,10 +222,14 @@ func (p *proxy) option(s *section, l *migrate.Statement) {
 		if !p.tables[s.name].sticky && s.own(l) {
 			p.Note(l.Place, "%q is not converted: a table is used for affinity only, with stick on src", l.String())
 		}
+		for _, word := range []string{"type", "size", "expire", "store"} { // see readTables; only rules use what it stores
+			l.After(word)
+		}
 	default:
 		switch {
-		case p.check.option(p, l) || silent[keyword]:
-		case !s.own(l): // a default for all sections is not worth a note in each
+		case p.check.option(p, l):
+		case silent[keyword]:
+			l.Read()
 		default:
 			p.Note(l.Place, "%q is not converted", l.String())
 		}
@@ -222,8 +302,7 @@ func (p *proxy) listeners(s *section, binds []migrate.Statement) []migrate.Liste
 			if !known {
 				n = len(out)
 				index[k] = n
-				l := migrate.Listener{Place: s.Place, Name: s.name, Addr: at.addr, Service: p.service}
-				l.Service.Backends = append([]spec.Backend(nil), p.service.Backends...)
+				l := migrate.Listener{Place: s.Place, Name: s.name, Addr: at.addr, Backends: p.backends, Service: p.service}
 				if at.acceptProxy {
 					l.Service.AcceptProxyFrom = []string{"0.0.0.0/0"}
 					if at.addr.Is6() {
@@ -233,7 +312,9 @@ func (p *proxy) listeners(s *section, binds []migrate.Statement) []migrate.Liste
 				}
 				out = append(out, l)
 			}
-			out[n].Ports = append(out[n].Ports, spec.Port{Port: at.ports})
+			if port := (spec.Port{Port: at.ports}); !slices.Contains(out[n].Ports, port) { // ":25" and ":::25" are one
+				out[n].Ports = append(out[n].Ports, port)
+			}
 		}
 	}
 	return out

@@ -25,29 +25,41 @@ var kinds = map[string]bool{
 	"fcgi-app": true, "crt-store": true, "traces": true, "acme": true,
 }
 
-// sections divides a text into sections.
+// sections divides a text into sections. Conditional lines are noted and skipped.
 func sections(name, text string, result *migrate.Result) (out []*section) {
 	named := map[string]*section{}
 	var defaults, current *section
-	number := 0
+	indents := strings.Contains(text, "\n ") || strings.Contains(text, "\n\t") // the lines of sections, so that others begin one
+	number, conditions := 0, 0
 	for raw := range strings.SplitSeq(text, "\n") {
 		number++
-		l := migrate.Statement{Place: migrate.Place{File: name, Line: number}, Words: split(strings.TrimSuffix(raw, "\r"))}
+		l := migrate.NewStatement(migrate.Place{File: name, Line: number}, lineWords.Split(strings.TrimSuffix(raw, "\r")))
 		if len(l.Words) == 0 {
 			continue
 		}
-		if !kinds[l.Words[0]] {
-			switch {
-			case current != nil:
-				current.lines = append(current.lines, l)
-			case strings.HasPrefix(l.Words[0], "."):
-				result.Note(l.Place, "%q is not converted: conditions are not evaluated", l.Words[0])
-			default:
+		switch keyword := l.Words[0]; {
+		case keyword == ".if":
+			if conditions++; conditions == 1 {
+				result.Note(l.Place, "%q is not evaluated: the lines up to its .endif are not converted", l.String())
+			}
+			continue
+		case keyword == ".endif":
+			conditions--
+			continue
+		case conditions > 0:
+			continue
+		case strings.HasPrefix(keyword, "."):
+			result.Note(l.Place, "%q is not converted", l.String())
+			continue
+		case !kinds[keyword] && (current == nil || !indents || strings.TrimLeft(raw, " \t") != raw || keywords[keyword]):
+			if current == nil {
 				result.Note(l.Place, "%q is in no section: ignored", l.String())
+			} else {
+				current.lines = append(current.lines, l)
 			}
 			continue
 		}
-		current = &section{Statement: l, kind: l.Words[0], name: l.Arg(0)}
+		current = &section{Statement: l, kind: l.Keyword(), name: l.Arg(0)}
 		out = append(out, current)
 		if current.kind != "defaults" && !proxies[current.kind] {
 			continue
@@ -67,6 +79,14 @@ func sections(name, text string, result *migrate.Result) (out []*section) {
 		}
 	}
 	return out
+}
+
+// drop makes the lines of a section read: a note names the section.
+func (s *section) drop() {
+	s.Read()
+	for i := range s.lines {
+		s.lines[i].Read()
+	}
 }
 
 // all returns the lines of a section after those of its defaults.
@@ -91,12 +111,10 @@ func (s *section) mode() string {
 	return mode
 }
 
-// split divides a line into words. A backslash keeps the character after it, except in single quotes, and "#" begins a comment.
-func split(text string) []string {
-	return migrate.Split(text, func(c byte, _ bool) bool { return c == '#' }, func(quote, next byte) (byte, bool) {
-		if i := strings.IndexByte("nrt", next); i >= 0 {
-			next = "\n\r\t"[i]
-		}
-		return next, quote != '\''
-	})
-}
+// lineWords divides a line into words. A backslash keeps the character after it, except in single quotes.
+var lineWords = migrate.Splitter{Comment: "#", Unescape: func(quote, next byte) (byte, bool) {
+	if i := strings.IndexByte("nrt", next); i >= 0 {
+		next = "\n\r\t"[i]
+	}
+	return next, quote != '\''
+}}

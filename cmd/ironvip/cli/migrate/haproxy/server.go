@@ -30,16 +30,16 @@ func (p *proxy) server(l *migrate.Statement, words []string) {
 		return
 	}
 	host, port := words[1], ""
-	if i := strings.LastIndexByte(host, ':'); i >= 0 && (strings.Count(host, ":") == 1 || strings.HasPrefix(host, "[")) {
+	host = strings.TrimPrefix(strings.TrimPrefix(host, "ipv4@"), "ipv6@")
+	if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') { // the last colon, also without brackets
 		host, port = host[:i], host[i+1:]
 	}
-	host = strings.TrimPrefix(strings.TrimPrefix(host, "ipv4@"), "ipv6@")
 	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
 	if err != nil {
 		p.Note(l.Place, "server %s: %q is not an address: write the server's address, or use a source that follows a registry", words[0], host)
 		return
 	}
-	b := spec.Backend{Address: addr.String(), Port: migrate.Port(port)}
+	b := migrate.Backend{Place: l.Place, Backend: spec.Backend{Address: addr.String(), Port: migrate.Port(port)}}
 	if port != "" && b.Port == 0 {
 		p.Note(l.Place, "server %s: the port %q is not converted", words[0], port)
 	}
@@ -51,14 +51,14 @@ func (p *proxy) server(l *migrate.Statement, words []string) {
 			i++
 			value = options[i]
 		}
-		p.serverOption(l, &b, option, value)
+		p.serverOption(l, &b.Backend, option, value)
 	}
 	if p.check.server {
 		p.check.endServer(p, l, words[0])
 	} else {
 		p.unchecked = append(p.unchecked, uncheckedServer{l.Place, words[0]})
 	}
-	p.service.Backends = append(p.service.Backends, b)
+	p.backends = append(p.backends, b)
 }
 
 // uncheckedServer is a server that HAProxy does not check.
@@ -113,7 +113,7 @@ func (p *proxy) serverOption(l *migrate.Statement, b *spec.Backend, option, valu
 		}
 	case "ssl":
 		p.Note(l.Place, "ssl is not converted: ironvip passes connections through, so clients must speak TLS themselves")
-	case "cookie", "id", "init-addr", "tfo", "proto", "minconn", "on-marked-up", "error-limit", "verify", "ca-file", "sni", "crt":
+	case "cookie", "id", "init-addr", "tfo", "proto", "verify", "ca-file", "sni", "crt":
 		// without an effect on connections that are passed through
 	default:
 		if !p.check.serverOption(p, l, option, value) {

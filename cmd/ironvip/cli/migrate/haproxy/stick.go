@@ -55,9 +55,11 @@ func tableName(s *section, l *migrate.Statement) string {
 
 // stick converts a stick rule: affinity for as long as the entries of its table live.
 func (p *proxy) stick(s *section, l *migrate.Statement) {
+	l.Keyword()
 	switch {
 	case bySource(l):
 	case l.Arg(0) == "store-request" && l.Arg(1) == "src":
+		l.After("table")
 		return // it fills the table that "stick match" reads
 	default:
 		p.Note(l.Place, "%q is not converted: affinity is by the client's address", l.String())

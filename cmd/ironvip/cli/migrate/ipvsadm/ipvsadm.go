@@ -3,6 +3,7 @@
 package ipvsadm
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"net/netip"
@@ -34,7 +35,7 @@ func Convert(name, text string) migrate.Result {
 		}
 		c.line(migrate.Place{File: name, Line: number}, words)
 	}
-	c.Add(c.listeners)
+	c.Add(slices.DeleteFunc(c.listeners, func(l migrate.Listener) bool { return l.Ports == nil })) // deleted ones
 	c.SortNotes()
 	return c.Result
 }
@@ -49,7 +50,7 @@ type converter struct {
 // command is one line, with its options by their short names.
 type command struct {
 	migrate.Place
-	verb             string // "-A" or "-a"
+	verb             string // "-A", "-E" or "-D" of a service, "-a", "-e" or "-d" of a server, "-C"
 	protocol, target string // "-t" and "10.0.0.1:80", for example
 	options          map[string]string
 }
@@ -59,32 +60,56 @@ func (cmd *command) sorted() []string { return slices.Sorted(maps.Keys(cmd.optio
 
 // aliases are the short names of options with a long one.
 var aliases = map[string]string{
-	"--add-service": "-A", "--add-server": "-a", "--tcp-service": "-t", "--udp-service": "-u", "--sctp-service": "--sctp-service",
+	"--add-service": "-A", "--edit-service": "-E", "--delete-service": "-D", "--clear": "-C",
+	"--add-server": "-a", "--edit-server": "-e", "--delete-server": "-d", "--tcp-service": "-t", "--udp-service": "-u", "--sctp-service": "--sctp-service",
 	"--fwmark-service": "-f", "--scheduler": "-s", "--persistent": "-p", "--netmask": "-M", "--real-server": "-r",
 	"--gatewaying": "-g", "--ipip": "-i", "--masquerading": "-m", "--weight": "-w", "--u-threshold": "-x",
 	"--l-threshold": "-y", "--ops": "-o", "--sched-flags": "-b", "--ipv6": "-6", "--numeric": "-n",
 }
 
-// flags are the options without a value.
-var flags = map[string]bool{"-g": true, "-i": true, "-m": true, "-o": true, "-6": true, "-n": true}
+// The options without a value: commands, and others.
+const (
+	verbs = "AEDCaed"
+	flags = "gimo6n"
+)
+
+// apart divides options that are written together: "-srr" is "-s" and "rr", "-At" is "-A" and "-t".
+func apart(words []string) (out []string) {
+	for _, word := range words {
+		if name, value, long := strings.Cut(word, "="); long && aliases[name] != "" {
+			out = append(out, aliases[name], value)
+			continue
+		}
+		for len(word) > 2 && word[0] == '-' && word[1] != '-' {
+			out = append(out, word[:2])
+			if word = word[2:]; strings.Contains(verbs+flags, out[len(out)-1][1:]) {
+				word = "-" + word
+			}
+		}
+		out = append(out, cmp.Or(aliases[word], word))
+	}
+	return out
+}
 
 func (c *converter) line(at migrate.Place, words []string) {
 	cmd := command{Place: at, options: map[string]string{}}
+	words = apart(words)
 	for i := 0; i < len(words); i++ {
 		word := words[i]
-		if short, ok := aliases[word]; ok {
-			word = short
-		}
 		value := ""
 		hasValue := i+1 < len(words) && !strings.HasPrefix(words[i+1], "-")
 		switch {
-		case word == "-A" || word == "-a":
+		case len(word) == 2 && word[0] == '-' && strings.Contains(verbs, word[1:]):
+			if cmd.verb != "" {
+				c.Note(at, "%s is not converted: the line has %s", word, cmd.verb)
+				continue
+			}
 			cmd.verb = word
 			continue
 		case !strings.HasPrefix(word, "-"):
 			c.Note(at, "%q is not understood: ignored", word)
 			continue
-		case flags[word]:
+		case len(word) == 2 && strings.Contains(flags, word[1:]):
 		case hasValue:
 			i++
 			value = words[i]
@@ -99,19 +124,38 @@ func (c *converter) line(at migrate.Place, words []string) {
 			cmd.options[word] = value
 		}
 	}
-	switch {
+	switch key := cmd.protocol + " " + cmd.target; {
+	case cmd.verb == "-C":
+		c.listeners = nil
+		clear(c.byTarget)
 	case cmd.verb == "" || cmd.target == "":
 		c.Note(at, "no service or server: ignored")
-	case cmd.verb == "-A":
-		c.service(&cmd)
+	case cmd.verb == "-A" || cmd.verb == "-E":
+		c.service(&cmd, key)
 	default:
-		c.server(&cmd)
+		index, known := c.byTarget[key]
+		switch {
+		case !known:
+			c.Note(at, "the service %s is not there before this line: ignored", cmd.target)
+		case index < 0: // a note says why it is not converted
+		case cmd.verb == "-D":
+			c.listeners[index].Ports = nil // see Convert
+			delete(c.byTarget, key)
+		default:
+			c.server(&cmd, &c.listeners[index])
+		}
 	}
 }
 
-// service converts "-A".
-func (c *converter) service(cmd *command) {
-	key := cmd.protocol + " " + cmd.target
+// service converts "-A" and "-E". The second one keeps the servers.
+func (c *converter) service(cmd *command, key string) {
+	if index, known := c.byTarget[key]; known != (cmd.verb == "-E") {
+		c.Note(cmd.Place, "%s %s is ignored, as ipvsadm does: the service is there with -A, and is not there with -E", cmd.verb, cmd.target)
+		return
+	} else if known && index < 0 {
+		return // a note says why it is not converted
+	}
+	before := c.byTarget[key]
 	c.byTarget[key] = -1
 	if cmd.protocol == "-f" {
 		c.Note(cmd.Place, "the service of packet mark %s is not converted: define a service for each address, or one with a range of ports", cmd.target)
@@ -137,6 +181,11 @@ func (c *converter) service(cmd *command) {
 	l.Service.Scheduler = vip.WeightedLeastConnection.String()
 	for _, option := range cmd.sorted() {
 		c.serviceOption(cmd, &l.Service, option, cmd.options[option])
+	}
+	if cmd.verb == "-E" {
+		l.Place, l.Backends, l.Service.Forward = c.listeners[before].Place, c.listeners[before].Backends, c.listeners[before].Service.Forward
+		c.byTarget[key], c.listeners[before] = before, l
+		return
 	}
 	c.byTarget[key] = len(c.listeners)
 	c.listeners = append(c.listeners, l)
@@ -180,17 +229,8 @@ func (c *converter) serviceOption(cmd *command, s *spec.Service, option, value s
 	}
 }
 
-// server converts "-a".
-func (c *converter) server(cmd *command) {
-	index, known := c.byTarget[cmd.protocol+" "+cmd.target]
-	if !known {
-		c.Note(cmd.Place, "the service %s is not there before this line: ignored", cmd.target)
-		return
-	}
-	if index < 0 {
-		return
-	}
-	l := &c.listeners[index]
+// server converts "-a", "-e" and "-d".
+func (c *converter) server(cmd *command, l *migrate.Listener) {
 	to, err := netip.ParseAddrPort(cmd.options["-r"])
 	if err != nil {
 		addr, err := netip.ParseAddr(strings.Trim(cmd.options["-r"], "[]"))
@@ -200,7 +240,16 @@ func (c *converter) server(cmd *command) {
 		}
 		to = netip.AddrPortFrom(addr, 0)
 	}
-	b := spec.Backend{Address: to.Addr().String(), Port: spec.PortNumber(to.Port())}
+	b := migrate.Backend{Place: cmd.Place, Backend: spec.Backend{Address: to.Addr().String(), Port: spec.PortNumber(to.Port())}}
+	index := slices.IndexFunc(l.Backends, func(other migrate.Backend) bool { return other.Address == b.Address && other.Port == b.Port })
+	switch {
+	case (index < 0) != (cmd.verb == "-a"):
+		c.Note(cmd.Place, "%s %s is ignored, as ipvsadm does: the server is there with -a, and is not there otherwise", cmd.verb, cmd.options["-r"])
+		return
+	case cmd.verb == "-d":
+		l.Backends = slices.Delete(l.Backends, index, index+1)
+		return
+	}
 	forward := vip.ForwardDirect.String() // ipvsadm's default
 	for _, option := range cmd.sorted() {
 		value := cmd.options[option]
@@ -236,10 +285,14 @@ func (c *converter) server(cmd *command) {
 			c.Note(cmd.Place, "%s is not converted", strings.TrimSpace(option+" "+value))
 		}
 	}
-	if len(l.Service.Backends) == 0 {
+	if index >= 0 {
+		l.Backends[index] = b
+	} else {
+		l.Backends = append(l.Backends, b)
+	}
+	if len(l.Backends) == 1 {
 		l.Service.Forward = forward
 	} else if l.Service.Forward != forward {
 		c.Note(cmd.Place, "the forwarding method differs from that of the first server: a service has one forwarding method")
 	}
-	l.Service.Backends = append(l.Service.Backends, b)
 }

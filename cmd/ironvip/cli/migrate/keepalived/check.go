@@ -67,10 +67,12 @@ func (t *timing) set(s *statement, c *converter) bool {
 		}
 		return true
 	case "warmup", "log_all_failures":
+		s.Read()
 		return true // probes are spread by themselves
 	default:
 		return false
 	}
+	s.Keyword()
 	read, err := seconds(s.Arg(0))
 	if err != nil {
 		c.Note(s.Place, "%s: %v: ignored", s.Words[0], err)
@@ -117,7 +119,7 @@ func (v *server) firstCheck() {
 	v.service.Health = v.healthCheck(&v.checks[0])
 	for i := range v.checks[1:] {
 		other := &v.checks[i+1]
-		silent := server{converter: &converter{Result: &migrate.Result{}}, check: v.check}
+		silent := server{converter: &converter{Result: &migrate.Result{}}, check: v.check, protocol: v.protocol, backends: v.backends}
 		if !reflect.DeepEqual(silent.healthCheck(other), v.service.Health) {
 			v.Note(other.Place, "the check differs from that of line %d: a service has one check, so it is not converted", v.checks[0].Line)
 		}
@@ -130,7 +132,7 @@ func (v *server) healthCheck(c *realCheck) *spec.HealthCheck {
 		return &spec.HealthCheck{Type: vip.CheckNone.String()}
 	}
 	t := c.timing
-	checkType := c.block.Words[0]
+	checkType := c.block.Keyword()
 	out := checkTypes[checkType](v, c.block, &t)
 	if out == nil || out.Type == vip.CheckNone.String() {
 		return out
@@ -162,26 +164,28 @@ func (v *server) between(c *realCheck, what string, d, most time.Duration) *spec
 // rest notes the statements of a check that were not converted, except those that known has.
 func (v *server) rest(s *statement, t *timing, known ...string) {
 	for _, inner := range s.block {
-		switch {
-		case slices.Contains(known, inner.Words[0]) || t.set(inner, v.converter):
-		case slices.Contains([]string{"bindto", "bind_if", "bind_port", "fwmark"}, inner.Words[0]):
-			v.Note(inner.Place, "%s is not converted: probes take the host's routes", inner.Words[0])
-		case inner.Words[0] == "alpha":
+		switch keyword := inner.Words[0]; {
+		case slices.Contains(known, keyword) || t.set(inner, v.converter):
+		case slices.Contains([]string{"bindto", "bind_if", "bind_port", "fwmark"}, keyword):
+			v.Note(inner.Place, "%s is not converted: probes take the host's routes", inner)
+		case keyword == "alpha":
+			inner.drop()
 		default:
-			v.Note(inner.Place, "%s is not converted: %s has no equivalent of it", inner.String(), s.Words[0])
+			v.Note(inner.Place, "%s is not converted: %s has no equivalent of it", inner, s.Words[0])
+			inner.drop()
 		}
 	}
 }
 
 // port reads connect_port, and notes connect_ip.
 func (v *server) port(s *statement) (port spec.PortNumber) {
-	if p := s.first("connect_port"); p != nil {
+	if p := s.last("connect_port"); p != nil {
 		if n, ok := v.number(p, 1, 65535, "the backend's port is probed"); ok {
 			port = spec.PortNumber(n)
 		}
 	}
-	if ip := s.first("connect_ip"); ip != nil {
-		v.Note(ip.Place, "connect_ip is not converted: probes go to the backend's address")
+	if ip := s.last("connect_ip"); ip != nil {
+		v.Note(ip.Place, "%s is not converted: probes go to the backend's address", ip)
 	}
 	return port
 }
@@ -193,16 +197,18 @@ func (v *server) tcpCheck(s *statement, t *timing) *spec.HealthCheck {
 
 func (v *server) smtpCheck(s *statement, t *timing) *spec.HealthCheck {
 	v.rest(s, t, "connect_port", "connect_ip", "helo_name")
+	s.quiet("helo_name")
 	return &spec.HealthCheck{Type: vip.CheckTCP.String(), Port: cmp.Or(v.port(s), 25), Expect: "220"}
 }
 
 func (v *server) httpCheck(s *statement, t *timing) *spec.HealthCheck {
 	v.rest(s, t, "connect_port", "connect_ip", "url", "virtualhost", "http_protocol", "enable_sni", "tls_compliant", "fast_recovery")
+	s.quiet("http_protocol", "enable_sni", "tls_compliant", "fast_recovery")
 	out := &spec.HealthCheck{Type: vip.CheckHTTP.String(), Port: v.port(s), Host: t.host}
 	if s.Words[0] == "SSL_GET" {
 		out.Type, out.SkipVerify = vip.CheckHTTPS.String(), true // keepalived does not verify certificates
 	}
-	if h := s.first("virtualhost"); h != nil {
+	if h := s.last("virtualhost"); h != nil {
 		out.Host = h.Arg(0)
 	}
 	urls := 0
@@ -210,8 +216,10 @@ func (v *server) httpCheck(s *statement, t *timing) *spec.HealthCheck {
 		if url.Words[0] != "url" {
 			continue
 		}
+		url.Keyword()
 		if urls++; urls > 1 {
 			v.Note(url.Place, "a check has one url, that of the first url block: not converted")
+			url.drop()
 			continue
 		}
 		v.url(url, out)
@@ -222,17 +230,17 @@ func (v *server) httpCheck(s *statement, t *timing) *spec.HealthCheck {
 // url converts the url block of a check.
 func (v *server) url(s *statement, out *spec.HealthCheck) {
 	for _, inner := range s.block {
-		switch inner.Words[0] {
+		switch inner.Keyword() {
 		case "path":
 			out.Path = inner.Arg(0)
 		case "virtualhost":
 			out.Host = inner.Arg(0)
 		case "status_code":
-			out.Status = strings.Join(inner.Words[1:], ",")
+			out.Status = strings.Join(inner.Args(), ",")
 		case "digest":
-			v.Note(inner.Place, "digest is not converted: use health.body with a text that the answer contains")
+			v.Note(inner.Place, "%s is not converted: use health.body with a text that the answer contains", inner)
 		case "regex", "regex_no_match", "regex_options", "regex_stack", "regex_min_offset", "regex_max_offset":
-			v.Note(inner.Place, "%s is not converted: use health.body with a text that the answer contains", inner.Words[0])
+			v.Note(inner.Place, "%s is not converted: use health.body with a text that the answer contains", inner)
 		default:
 			v.unknown(inner, "url")
 		}
@@ -244,15 +252,16 @@ func (v *server) url(s *statement, out *spec.HealthCheck) {
 
 func (v *server) miscCheck(s *statement, t *timing) *spec.HealthCheck {
 	v.rest(s, t, "misc_path", "misc_timeout", "misc_dynamic", "user")
-	path := s.first("misc_path")
+	path := s.last("misc_path")
 	if path == nil || path.Arg(0) == "" {
 		v.Note(s.Place, "MISC_CHECK has no misc_path: not converted")
+		s.drop()
 		return nil
 	}
 	// Without misc_timeout, or with 0, the command may take as long as the delay_loop of the
 	// virtual_server: keepalived.conf(5) and check_misc.c. connect_timeout does not count.
 	limit := orDefault(v.check.interval, defaultInterval)
-	if timeout := s.first("misc_timeout"); timeout != nil {
+	if timeout := s.last("misc_timeout"); timeout != nil {
 		if read, err := seconds(timeout.Arg(0)); err != nil {
 			v.Note(timeout.Place, "misc_timeout: %v: %s is used", err, limit)
 		} else if read > 0 {
@@ -260,18 +269,18 @@ func (v *server) miscCheck(s *statement, t *timing) *spec.HealthCheck {
 		}
 	}
 	t.timeout = &limit
-	if dynamic := s.first("misc_dynamic"); dynamic != nil {
-		v.Note(dynamic.Place, "misc_dynamic is not converted: exit status 0 is healthy, any other is not")
+	if dynamic := s.last("misc_dynamic"); dynamic != nil {
+		v.Note(dynamic.Place, "%s is not converted: exit status 0 is healthy, any other is not", dynamic)
 	}
 	return v.command(s, path)
 }
 
 // command makes an exec check of the command of a MISC_CHECK or a vrrp_script.
 func (c *converter) command(s, path *statement) *spec.HealthCheck {
-	if user := s.first("user"); user != nil {
-		c.Note(user.Place, "user is not converted: commands run as the agent's user")
+	if user := s.last("user"); user != nil {
+		c.Note(user.Place, "%s is not converted: commands run as the agent's user", user)
 	}
-	words := split(strings.Join(path.Words[1:], " "))
+	words := expandedWords.Split(strings.Join(path.Args(), " "))
 	c.Note(s.Place, "%s becomes an exec check: set exec = true in [health] of ironvip.toml", s.Words[0])
 	if len(words) == 0 || !strings.HasPrefix(words[0], "/") {
 		c.Note(path.Place, "%q is no absolute path: write one", strings.Join(words, " "))
@@ -281,32 +290,39 @@ func (c *converter) command(s, path *statement) *spec.HealthCheck {
 
 func (v *server) udpCheck(s *statement, t *timing) *spec.HealthCheck {
 	v.rest(s, t, "connect_port", "connect_ip", "payload", "require_reply", "min_reply_length", "max_reply_length")
-	reply := s.first("require_reply")
+	reply := s.last("require_reply")
 	if reply == nil {
 		v.Note(s.Place, "UDP_CHECK without require_reply is not converted: a udp check needs an answer, so the backends are not checked")
+		s.drop()
 		return &spec.HealthCheck{Type: vip.CheckNone.String()}
 	}
-	payload := s.first("payload")
+	payload := s.last("payload")
 	if payload == nil {
 		v.Note(s.Place, "UDP_CHECK without payload is not converted: a udp check needs a datagram to send and an answer")
+		s.drop()
 		return nil
 	}
-	send, err := unhex(payload.Words[1:])
+	send, err := unhex(payload.Args())
 	if err != nil {
 		v.Note(payload.Place, "payload: %v: not converted", err)
+		s.drop()
 		return nil
 	}
 	for _, keyword := range []string{"min_reply_length", "max_reply_length"} {
-		if length := s.first(keyword); length != nil {
-			v.Note(length.Place, "%s is not converted: a udp check does not check the length of the answer", keyword)
+		if length := s.last(keyword); length != nil {
+			v.Note(length.Place, "%s is not converted: a udp check does not check the length of the answer", length)
 		}
 	}
-	return &spec.HealthCheck{Type: vip.CheckUDP.String(), Port: v.port(s), Send: send, Expect: v.reply(reply)}
+	port := v.port(s)
+	if port == 0 && v.protocol != vip.UDP && len(v.backends) > 0 {
+		port = v.backends[0].Port // the check of another protocol states its port
+	}
+	return &spec.HealthCheck{Type: vip.CheckUDP.String(), Port: port, Send: send, Expect: v.reply(reply)}
 }
 
 // reply returns what the answer to a UDP_CHECK begins with, "" for any answer.
 func (v *server) reply(s *statement) string {
-	words := s.Words[1:]
+	words := s.Args()
 	if len(words) == 0 {
 		return ""
 	}
@@ -346,5 +362,6 @@ func unhex(words []string) (string, error) {
 
 func (v *server) noEquivalent(s *statement, _ *timing) *spec.HealthCheck {
 	v.Note(s.Place, "%s is not converted: the service gets the default check, or write one", s.Words[0])
+	s.drop()
 	return nil
 }

@@ -13,6 +13,7 @@ func convertWithin(name string, most int) migrate.Result {
 	statements, _ := newReader(thisHost, &result, most).read(name) // an error is noted
 	c := &converter{Result: &result, groups: map[string]*statement{}, scripts: map[string]*statement{}, vips: map[string][]string{}}
 	c.top(statements)
+	c.noteUnread(statements)
 	result.SortNotes()
 	return result
 }
@@ -28,10 +29,8 @@ type converter struct {
 
 // elsewhere names what ironvip has instead of a statement, for those whose place is not a service; "": nothing is missing.
 var elsewhere = map[string]string{
-	"virtual_server_group":     "",
 	"SSL":                      "",
 	"global_defs":              "nothing of it is needed",
-	"vrrp_script":              "", // see programs
 	"vrrp_track_process":       "a VIP moves when none of its services has a usable backend",
 	"track_file":               "a VIP moves when none of its services has a usable backend",
 	"vrrp_track_file":          "a VIP moves when none of its services has a usable backend",
@@ -50,17 +49,18 @@ func (c *converter) top(statements []*statement) {
 	for _, s := range statements {
 		switch s.Words[0] {
 		case "virtual_server_group":
-			c.groups[s.Arg(0)] = s
+			c.define(c.groups, s)
 		case "vrrp_script":
-			c.scripts[s.Arg(0)] = s
+			c.define(c.scripts, s)
 		}
 	}
 	for _, s := range statements {
-		switch s.Words[0] {
+		switch s.Keyword() {
 		case "virtual_server":
 			listeners = append(listeners, c.virtualServer(s)...)
 		case "vrrp_instance":
 			c.instance(s)
+		case "virtual_server_group", "vrrp_script": // read where they are used
 		default:
 			c.other(s, elsewhere, "")
 		}
@@ -73,15 +73,26 @@ func (c *converter) top(statements []*statement) {
 	c.Add(append(listeners, c.programs(listeners)...))
 }
 
+// define adds a statement by its name, the first of which counts.
+func (c *converter) define(all map[string]*statement, s *statement) {
+	if first := all[s.Arg(0)]; first != nil {
+		c.Note(s.Place, "%s is already in line %d, which is used", s, first.Line)
+		s.drop()
+		return
+	}
+	all[s.Arg(0)] = s
+}
+
 // other notes a statement without an equivalent, with the reason, or that its keyword is unknown. Without a text, the reason needs
 // no note.
 func (c *converter) other(s *statement, reasons map[string]string, where string) {
-	switch why, known := reasons[s.Words[0]]; {
+	switch why, known := reasons[s.Keyword()]; {
 	case !known:
 		c.unknown(s, where)
 	case why != "":
-		c.Note(s.Place, "%s is not converted: %s", s.Words[0], why)
+		c.Note(s.Place, "%s is not converted: %s", s.Keyword(), why)
 	}
+	s.drop()
 }
 
 // unknown notes a keyword that the converter doesn't know.

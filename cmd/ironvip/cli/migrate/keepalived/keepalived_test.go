@@ -16,7 +16,12 @@ import (
 // convert converts a text in a file of its own, which notes call "f".
 func convert(t testing.TB, text string) (migrate.Result, string) {
 	t.Helper()
-	dir := t.TempDir()
+	return convertIn(t, t.TempDir(), text)
+}
+
+// convertIn is convert with a folder of the file.
+func convertIn(t testing.TB, dir, text string) (migrate.Result, string) {
+	t.Helper()
 	file := filepath.Join(dir, "f")
 	must.Succeed(t, os.WriteFile(file, []byte(text), 0o644))
 	result := convertWithin(file, 8<<20)

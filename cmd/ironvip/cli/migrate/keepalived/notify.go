@@ -22,7 +22,9 @@ func (c *converter) notify(s *statement, kind, priority string, vips []string) {
 		if keyword != "notify" && keyword != "notify_master" && keyword != "notify_backup" {
 			continue
 		}
-		command := migrate.Split(inner.Arg(0), func(byte, bool) bool { return false }, func(_, next byte) (byte, bool) { return next, true })
+		command := commandWords.Split(inner.Arg(0))
+		inner.Arg(1) // its user and group, which the note has
+		inner.Arg(2)
 		if len(command) == 0 || !filepath.IsAbs(command[0]) || len(vips) == 0 {
 			c.Note(inner.Place, "%s is not converted: a hook has the absolute path of a program, and the VIPs to run for", keyword)
 			continue
@@ -41,6 +43,9 @@ func (c *converter) notify(s *statement, kind, priority string, vips []string) {
 		c.Note(inner.Place, "%s is a [[hook]]: the program runs once for each VIP, which is in IRONVIP_OBJECT, as the agent's user and in its sandbox", keyword)
 	}
 }
+
+// commandWords divides a command into its program and arguments.
+var commandWords = migrate.Splitter{Unescape: func(_, next byte) (byte, bool) { return next, true }}
 
 var notLabel = regexp.MustCompile(`[^a-z0-9]+`)
 
@@ -62,10 +67,10 @@ func (c *converter) hookName(text string) string {
 // syncGroup converts the scripts of a vrrp_sync_group. keepalived passes 0 as its priority.
 func (c *converter) syncGroup(s *statement) {
 	var vips []string
-	if group := s.first("group"); group != nil {
-		members := slices.Clone(group.Words[1:])
+	if group := s.last("group"); group != nil {
+		members := slices.Clone(group.Args())
 		for _, inner := range group.block {
-			members = append(members, inner.Words...)
+			members = append(append(members, inner.Keyword()), inner.Args()...)
 		}
 		for _, name := range members {
 			vips = append(vips, c.vips[name]...)
@@ -76,7 +81,7 @@ func (c *converter) syncGroup(s *statement) {
 
 // priorityOf returns the priority of a vrrp_instance.
 func priorityOf(s *statement) string {
-	if p := s.first("priority"); p != nil {
+	if p := s.last("priority"); p != nil {
 		return cmp.Or(p.Arg(0), "100")
 	}
 	return "100"

@@ -29,12 +29,42 @@ type statement struct {
 	open  bool // it has a block, which may be empty
 }
 
-// first returns the first statement of the block with the keyword, or nil.
-func (s *statement) first(keyword string) *statement {
-	if i := slices.IndexFunc(s.block, func(inner *statement) bool { return inner.Words[0] == keyword }); i >= 0 {
-		return s.block[i]
+// last returns the last statement of the block with the keyword, which counts in keepalived, or nil.
+func (s *statement) last(keyword string) (found *statement) {
+	for _, inner := range s.block {
+		if inner.Words[0] == keyword {
+			found = inner
+		}
 	}
-	return nil
+	if found != nil {
+		found.Keyword()
+	}
+	return found
+}
+
+// drop makes a statement and its block read: nothing is lost with them, or a note names the statement.
+func (s *statement) drop() {
+	s.Read()
+	for _, inner := range s.block {
+		inner.drop()
+	}
+}
+
+// quiet drops the statements of the block with these keywords, of which nothing is missing.
+func (s *statement) quiet(keywords ...string) {
+	for _, inner := range s.block {
+		if slices.Contains(keywords, inner.Words[0]) {
+			inner.drop()
+		}
+	}
+}
+
+// noteUnread notes what was not read of statements and their blocks.
+func (c *converter) noteUnread(statements []*statement) {
+	for _, s := range statements {
+		c.NoteUnread(&s.Statement)
+		c.noteUnread(s.block)
+	}
 }
 
 // Files reads and finds the files of a configuration, by the paths that it has.
@@ -85,7 +115,7 @@ type reader struct {
 }
 
 func newReader(files Files, result *migrate.Result, most int) *reader {
-	return &reader{Files: files, definitions: map[string]string{}, result: result, most: most}
+	return &reader{Files: files, definitions: map[string]string{"_HASH": "#", "_BANG": "!", "_INSTANCE": ""}, result: result, most: most}
 }
 
 // full reports whether a bound has been reached. It notes this once.
@@ -113,8 +143,8 @@ func (r *reader) lines(name string) ([]migrate.Statement, error) {
 		r.result.Note(migrate.Place{File: name}, "not read: %v", err)
 		return nil, err
 	}
-	r.open = append(r.open, name)
-	defer func() { r.open = r.open[:len(r.open)-1] }()
+	defer func(outer string) { r.open, r.definitions["_PWD"] = r.open[:len(r.open)-1], outer }(r.definitions["_PWD"])
+	r.open, r.definitions["_PWD"] = append(r.open, name), filepath.Dir(name)
 	r.files++
 	r.bytes += len(text)
 	var out []migrate.Statement
@@ -126,7 +156,7 @@ func (r *reader) lines(name string) ([]migrate.Statement, error) {
 		if r.full(at) {
 			break
 		}
-		raw = strings.TrimSuffix(raw, "\r")
+		raw = lineWords.Code(strings.TrimSuffix(raw, "\r"))
 		if before, more := strings.CutSuffix(raw, `\`); more {
 			joined += before + "\n"
 			continue
@@ -135,23 +165,18 @@ func (r *reader) lines(name string) ([]migrate.Statement, error) {
 		if r.define(raw) {
 			continue
 		}
-		raw = strings.ReplaceAll(raw, "\n", " ")
-		words := split(raw)
-		if len(words) == 0 {
+		raw = strings.TrimSpace(strings.ReplaceAll(raw, "\n", " "))
+		if strings.HasPrefix(raw, "~SEQ(") || strings.HasPrefix(raw, "~LST(") {
+			r.result.Note(at, "%q is not converted: write the lines out", raw)
 			continue
 		}
-		if function, _, is := strings.Cut(words[0], "("); is && (function == "~SEQ" || function == "~LST") {
-			r.result.Note(at, "%q is not converted: write the lines out", strings.Join(words, " "))
-			continue
-		}
-		expanded, err := r.expand(raw)
+		expanded, err := r.expand(at, raw)
 		if err != nil {
 			r.result.Note(at, "%v: ignored", err)
 			continue
 		}
 		for text := range strings.SplitSeq(expanded, "\n") { // several, if a definition has them
-			words := split(text)
-			r.noteUndefined(at, words)
+			words := expandedWords.Split(text)
 			if len(words) == 2 && strings.HasPrefix(words[0], "include") {
 				out = append(out, r.include(at, words[1])...)
 				continue
@@ -169,7 +194,7 @@ func (r *reader) forAllHosts(at migrate.Place, raw string) string {
 		return raw
 	}
 	host, rest, _ := strings.Cut(strings.Replace(trimmed, "\t", " ", 1), " ")
-	r.result.Note(at, "%q applies to some hosts only (%s): converted for all of them", strings.Join(split(strings.ReplaceAll(rest, "\n", " ")), " "), host)
+	r.result.Note(at, "%q applies to some hosts only (%s): converted for all of them", strings.TrimSpace(strings.ReplaceAll(rest, "\n", " ")), host)
 	return rest
 }
 
@@ -181,13 +206,13 @@ func pieces(at migrate.Place, words []string) (out []migrate.Statement) {
 			continue
 		}
 		if i > start {
-			out = append(out, migrate.Statement{Place: at, Words: words[start:i]})
+			out = append(out, migrate.NewStatement(at, words[start:i]))
 		}
-		out = append(out, migrate.Statement{Place: at, Words: words[i : i+1]})
+		out = append(out, migrate.NewStatement(at, words[i:i+1]))
 		start = i + 1
 	}
 	if start < len(words) {
-		out = append(out, migrate.Statement{Place: at, Words: words[start:]})
+		out = append(out, migrate.NewStatement(at, words[start:]))
 	}
 	return out
 }
@@ -233,8 +258,8 @@ func (r *reader) define(raw string) bool {
 	}
 	var lines []string
 	for line := range strings.SplitSeq(m[2], "\n") {
-		if words := split(line); len(words) > 0 {
-			lines = append(lines, strings.Join(words, " "))
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
 		}
 	}
 	r.definitions[m[1]] = strings.Join(lines, "\n")
@@ -242,8 +267,8 @@ func (r *reader) define(raw string) bool {
 }
 
 // expand replaces $NAME and ${NAME} in a line by their definitions, and those in their values, until
-// nothing changes. An undefined name becomes ${NAME}.
-func (r *reader) expand(text string) (string, error) {
+// nothing changes. It notes undefined names, which become $NAME.
+func (r *reader) expand(at migrate.Place, text string) (string, error) {
 	for round := 0; strings.Contains(text, "$"); round++ {
 		size := len(text)
 		next := os.Expand(text, func(name string) string {
@@ -260,7 +285,7 @@ func (r *reader) expand(text string) (string, error) {
 		case size > maxExpanded:
 			return "", fmt.Errorf("longer than %d KiB after its definitions have been replaced", maxExpanded>>10)
 		case next == text:
-			return text, nil
+			return r.undefined(at, text), nil
 		case round == maxDepth:
 			return "", fmt.Errorf("definitions contain each other more than %d times", maxDepth)
 		}
@@ -270,27 +295,25 @@ func (r *reader) expand(text string) (string, error) {
 	return text, nil
 }
 
-// noteUndefined notes the names that are still in a line after their definitions were replaced. It
-// writes them as $NAME.
-func (r *reader) noteUndefined(at migrate.Place, words []string) {
+// undefined notes the names that are still in a line after their definitions were replaced, and writes them as $NAME.
+func (r *reader) undefined(at migrate.Place, text string) string {
 	var names []string
-	for i, w := range words {
-		words[i] = os.Expand(w, func(name string) string {
-			names = append(names, "$"+name)
-			return "$" + name
-		})
-	}
+	text = os.Expand(text, func(name string) string {
+		names = append(names, "$"+name)
+		return "$" + name
+	})
 	if len(names) > 0 {
 		r.result.Note(at, "%s is not defined", strings.Join(names, ", "))
 	}
+	return text
 }
 
-// split divides a line into words. A backslash in quotes keeps the character after it; a word that begins with "#" or "!" begins
-// a comment.
-func split(text string) []string {
-	return migrate.Split(text, func(c byte, inWord bool) bool { return !inWord && (c == '#' || c == '!') },
-		func(quote, next byte) (byte, bool) { return next, quote != 0 })
-}
+// The words of a line: a brace is a word of its own, and a backslash in quotes keeps the character after it. Definitions can bring
+// the bytes that begin a comment elsewhere.
+var (
+	expandedWords = migrate.Splitter{Single: "{}", Unescape: func(quote, next byte) (byte, bool) { return next, quote != 0 }}
+	lineWords     = migrate.Splitter{Comment: "#!", Unescape: expandedWords.Unescape}
+)
 
 // block is a block that is open: its statement, and where its brace is.
 type block struct {

@@ -21,12 +21,14 @@ const maxGroup = 4096
 // server is a virtual_server that is being converted.
 type server struct {
 	*converter
-	where   string // for notes
-	service spec.Service
-	sorry   *statement  // the sorry_server, if it is a backend
-	check   timing      // defaults of its real servers' checks
-	weight  *int        // of real servers without one
-	checks  []realCheck // of the real servers, in their order
+	where    string // for notes
+	protocol vip.Protocol
+	service  spec.Service
+	backends []migrate.Backend
+	sorry    *statement  // the sorry_server, if it is a backend
+	check    timing      // defaults of its real servers' checks
+	weight   *int        // of real servers without one
+	checks   []realCheck // of the real servers, in their order
 }
 
 // serverNotes are the statements of a virtual_server without an equivalent.
@@ -49,41 +51,45 @@ var serverNotes = map[string]string{
 func (c *converter) virtualServer(s *statement) []migrate.Listener {
 	v := &server{converter: c, where: "virtual_server " + strings.Join(s.Words[1:], " ")}
 	at := c.targets(s)
-	if len(at) == 0 {
+	if len(at) == 0 { // a note says why
+		s.drop()
 		return nil
 	}
 	v.service.Scheduler = vip.WeightedLeastConnection.String()
 	for _, inner := range s.block {
 		v.statement(inner)
 	}
-	protocol := v.protocol(s)
+	v.protocol = v.readProtocol(s)
 	v.realServers(s)
 	v.flags(s)
 	v.finishCheck()
 	var out []migrate.Listener
 	for _, t := range at {
+		backends := slices.Clone(v.backends)
 		if t.ports.First == 0 {
-			if v.service.Forward == vip.ForwardNAT.String() || v.service.Forward == "" {
-				for i := range v.service.Backends {
-					v.service.Backends[i].Port = 0
-				}
-			}
 			t.ports = spec.PortRange{First: 1, Last: 65535}
 		}
-		port := spec.Port{Port: t.ports}
-		if protocol != vip.TCP {
-			port.Protocol = protocol.String()
+		for i := range backends {
+			// Only translation changes a port, and a range of ports keeps each one.
+			if b := &backends[i]; v.service.Forward != "" && b.Port != 0 && int(b.Port) != t.ports.First || t.ports.Last != 0 {
+				if v.service.Forward != "" && t.ports.Last == 0 {
+					v.Note(b.Place, "port %d of %s is not converted: with forward %s, backends get the VIP's port", b.Port, b.Address, v.service.Forward)
+				}
+				b.Port = 0
+			}
 		}
-		service := v.service
-		service.Backends = append([]spec.Backend(nil), v.service.Backends...)
-		out = append(out, migrate.Listener{Place: s.Place, Addr: t.addr, Ports: []spec.Port{port}, Service: service})
+		port := spec.Port{Port: t.ports}
+		if v.protocol != vip.TCP {
+			port.Protocol = v.protocol.String()
+		}
+		out = append(out, migrate.Listener{Place: s.Place, Addr: t.addr, Ports: []spec.Port{port}, Backends: backends, Service: v.service})
 	}
 	return out
 }
 
-// protocol returns the protocol of a virtual_server. Without one, keepalived uses UDP.
-func (v *server) protocol(s *statement) vip.Protocol {
-	stated := s.first("protocol")
+// readProtocol returns the protocol of a virtual_server. Without one, keepalived uses UDP.
+func (v *server) readProtocol(s *statement) vip.Protocol {
+	stated := s.last("protocol")
 	if stated == nil {
 		v.Note(s.Place, "%s has no protocol: it is UDP, as keepalived takes it", v.where)
 		return vip.UDP
@@ -116,35 +122,35 @@ func (c *converter) targets(s *statement) []target {
 		}
 		var out []target
 		for _, line := range group.block {
-			if line.Words[0] == "fwmark" {
+			if line.Keyword() == "fwmark" {
 				c.Note(line.Place, "fwmark %s is not converted: define a service for each address, or one with a range of ports", line.Arg(0))
 				continue
 			}
-			out = append(out, c.target(line.Place, line.Words)...)
+			out = append(out, c.target(line.Place, line.Keyword(), line.Arg(0))...)
 		}
 		return out
 	}
-	return c.target(s.Place, s.Words[1:])
+	return c.target(s.Place, s.Arg(0), s.Arg(1))
 }
 
 // target reads an address or a range of addresses, and a port, a range of ports, or none.
-func (c *converter) target(at migrate.Place, words []string) []target {
-	if len(words) == 0 {
+func (c *converter) target(at migrate.Place, address, port string) []target {
+	if address == "" {
 		c.Note(at, "an address is missing")
 		return nil
 	}
 	var ports spec.PortRange
-	if len(words) > 1 && words[1] != "0" {
+	if port != "" && port != "0" {
 		var ok bool
-		if ports, ok = migrate.Ports(words[1]); !ok {
-			c.Note(at, "%q is not a port: not converted", words[1])
+		if ports, ok = migrate.Ports(port); !ok {
+			c.Note(at, "%q is not a port: not converted", port)
 			return nil
 		}
 	}
-	text, last, isRange := strings.Cut(words[0], "-")
+	text, last, isRange := strings.Cut(address, "-")
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
-		c.Note(at, "%q is not an address: not converted", words[0])
+		c.Note(at, "%q is not an address: not converted", address)
 		return nil
 	}
 	out := []target{{addr, ports}}
@@ -157,7 +163,7 @@ func (c *converter) target(at migrate.Place, words []string) []target {
 		out = append(out, target{addr, ports})
 	}
 	if addr != end {
-		c.Note(at, "%q is not a range of at most %d addresses: not converted", words[0], maxGroup)
+		c.Note(at, "%q is not a range of at most %d addresses: not converted", address, maxGroup)
 		return nil
 	}
 	return out
@@ -179,22 +185,23 @@ func lastAddress(first netip.Addr, last string) netip.Addr {
 
 // statement converts one statement of a virtual_server, except its real servers.
 func (v *server) statement(s *statement) {
-	switch s.Words[0] {
+	switch s.Keyword() {
 	case "lb_algo", "lvs_sched":
 		v.Scheduler(s.Place, &v.service, s.Arg(0))
 	case "lb_kind", "lvs_method":
 		v.service.Forward = v.forward(s)
 	case "persistence_timeout":
-		timeout := 360 * time.Second // keepalived's default
+		seconds := 360 // keepalived's default
 		if s.Arg(0) != "" {
-			if n, ok := v.number(s, 1, math.MaxInt32, timeout.String()+" is used"); ok {
-				timeout = time.Duration(n) * time.Second
-			}
+			seconds, _ = v.number(s, 1, math.MaxInt32, "there is no affinity, as in keepalived")
 		}
-		v.service.Affinity = v.Affinity(s.Place, timeout)
-	case "real_server", "sorry_server", "ops", "hashed", "ip_family", "quorum_weight", "protocol",
-		"flag-1", "flag-2", "flag-3", "sh-port", "sh-fallback", "mh-port", "mh-fallback", "inhibit_on_failure":
-		// elsewhere in this file; an unhealthy backend is never removed
+		if v.service.Affinity = nil; seconds > 0 {
+			v.service.Affinity = v.Affinity(s.Place, time.Duration(seconds)*time.Second)
+		}
+	case "real_server", "sorry_server", "protocol", "ops", "flag-1", "flag-2", "sh-port", "sh-fallback", "mh-port", "mh-fallback":
+		// elsewhere in this file
+	case "hashed", "ip_family", "quorum_weight", "inhibit_on_failure":
+		s.Read() // nothing is missing: an unhealthy backend is never removed
 	case "virtualhost":
 		v.check.host = s.Arg(0)
 	case "weight":
@@ -215,7 +222,7 @@ func (v *server) forward(s *statement) string {
 	case "DR":
 		return vip.ForwardDirect.String()
 	case "TUN":
-		if len(s.Words) > 2 {
+		if len(s.Args()) > 1 {
 			v.Note(s.Place, "%q: only tunnels by IP in IP are available", strings.Join(s.Words[2:], " "))
 		}
 		return vip.ForwardTunnel.String()
@@ -232,10 +239,10 @@ func (v *server) realServers(s *statement) {
 			v.realServer(inner)
 		}
 	}
-	if sorry := s.first("sorry_server"); sorry != nil {
+	if sorry := s.last("sorry_server"); sorry != nil {
 		if b, ok := v.backend(sorry); ok {
 			b.Backup, v.sorry = true, sorry
-			v.service.Backends = append(v.service.Backends, b)
+			v.backends = append(v.backends, b)
 		}
 	}
 }
@@ -261,7 +268,7 @@ func (v *server) realServer(s *statement) {
 	where := "real_server " + strings.Join(s.Words[1:], " ")
 	check := realCheck{Place: s.Place, timing: v.check}
 	for _, inner := range s.block {
-		keyword := inner.Words[0]
+		keyword := inner.Keyword()
 		switch {
 		case keyword == "weight":
 			if n, ok := v.number(inner, 0, vip.MaxWeight, "the weight is "+strconv.Itoa(vip.DefaultWeight)); ok {
@@ -278,6 +285,7 @@ func (v *server) realServer(s *statement) {
 		case checkTypes[keyword] != nil:
 			if check.block != nil {
 				v.Note(inner.Place, "%s is not converted: a backend has one check, %s of line %d", keyword, check.block.Words[0], check.block.Line)
+				inner.drop()
 				continue
 			}
 			check.block = inner
@@ -287,17 +295,17 @@ func (v *server) realServer(s *statement) {
 		}
 	}
 	v.checks = append(v.checks, check)
-	v.service.Backends = append(v.service.Backends, b)
+	v.backends = append(v.backends, b)
 }
 
 // backend reads the address and the port of a real_server or sorry_server.
-func (v *server) backend(s *statement) (spec.Backend, bool) {
+func (v *server) backend(s *statement) (b migrate.Backend, ok bool) {
 	addr, err := netip.ParseAddr(s.Arg(0))
 	if err != nil {
 		v.Note(s.Place, "%q is not an address: not converted", s.Arg(0))
-		return spec.Backend{}, false
+		return b, false
 	}
-	b := spec.Backend{Address: addr.String()}
+	b.Place, b.Address = s.Place, addr.String()
 	if text := s.Arg(1); text != "" && text != "0" {
 		if b.Port = migrate.Port(text); b.Port == 0 {
 			v.Note(s.Place, "%q is not a port: the port of the service is used", text)
@@ -334,7 +342,7 @@ func (v *server) flags(s *statement) {
 // and what takes its place.
 func (c *converter) number(s *statement, least, most int, instead string) (n int, ok bool) {
 	n, err := strconv.Atoi(s.Arg(0))
-	if err != nil || n < least || n > most {
+	if s.Keyword(); err != nil || n < least || n > most {
 		c.Note(s.Place, "%s %q is not a number from %d to %d: %s", s.Words[0], s.Arg(0), least, most, instead)
 		return 0, false
 	}

@@ -30,15 +30,11 @@ var instanceKeywords = map[string]string{
 	"nopreempt":         "a host that returns takes its VIPs after announce.settle, without loss",
 	"preempt_delay":     "use announce.settle",
 	"track_interface":   "a VIP moves when the interface has no carrier",
-	"track_script":      "", // see programs
 	"track_process":     "a VIP moves when none of its services has a usable backend",
 	"track_file":        "a VIP moves when none of its services has a usable backend",
 	"track_bfd":         "heartbeats detect a failed host within 300 ms",
 	"virtual_routes":    "configure them with the host's network",
 	"virtual_rules":     "configure them with the host's network",
-	"notify":            "", // see notify
-	"notify_master":     "",
-	"notify_backup":     "",
 	"notify_fault":      "a VIP that leaves this host is the event vip_withdrawn, whatever the cause: add a [[hook]]",
 	"notify_stop":       "a stop of the agent moves no VIP",
 	"smtp_alert":        "add a [[hook]] for the events vip_announced and vip_withdrawn",
@@ -47,7 +43,7 @@ var instanceKeywords = map[string]string{
 	"garp_master_refresh": "", "garp_master_refresh_repeat": "", "garp_lower_prio_delay": "", "garp_lower_prio_repeat": "",
 	"lvs_sync_daemon_interface": "connections are not synchronized: with dr or tunnel and the scheduler mh they survive a move",
 	"dont_track_primary":        "", "native_ipv6": "", "higher_prio_send_advert": "", "lower_prio_no_advert": "",
-	"unicast_src_ip": "", "vmac_xmit_base": "", "strict_mode": "", "interface": "", // read before, as addresses can precede it
+	"vmac_xmit_base": "", "strict_mode": "",
 	"skip_check_adv_addr": "", "promote_secondaries": "",
 }
 
@@ -59,18 +55,22 @@ func (c *converter) instance(s *statement) {
 	}
 	where := "vrrp_instance " + s.Arg(0)
 	device := ""
-	if i := s.first("interface"); i != nil {
+	if i := s.last("interface"); i != nil {
 		device = i.Arg(0)
 	}
 	for _, inner := range s.block {
-		switch inner.Words[0] {
+		switch inner.Keyword() {
+		case "interface", "track_script", "notify", "notify_master", "notify_backup": // read where they are needed
 		case "virtual_ipaddress", "virtual_ipaddress_excluded":
 			for _, a := range inner.block {
 				c.virtualAddress(a, device, s)
 			}
 		case "unicast_peer":
 			for _, p := range inner.block {
-				c.peer(p.Place, p.Words[0])
+				c.peer(p.Place, p.Keyword())
+				if p.Has("min_ttl") || p.Has("max_ttl") {
+					p.Read() // a check of packets that ironvip doesn't send
+				}
 			}
 		case "priority":
 			c.priority(inner)
@@ -98,7 +98,10 @@ func (c *converter) priority(s *statement) {
 // virtualAddress reads an address of an instance. It is announced on the interface after "dev", or else on that of the
 // instance.
 func (c *converter) virtualAddress(s *statement, device string, instance *statement) {
-	text, _, _ := strings.Cut(s.Words[0], "/")
+	text, _, _ := strings.Cut(s.Keyword(), "/")
+	for _, word := range []string{"brd", "broadcast", "scope", "label", "dev"} {
+		s.After(word) // a VIP has no use of the first four
+	}
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
 		c.Note(s.Place, "%q is not an address: ignored", text)
@@ -124,8 +127,9 @@ func (c *converter) peer(at migrate.Place, text string) {
 func (c *converter) programs(served []migrate.Listener) (out []migrate.Listener) {
 	for _, f := range c.floating {
 		if slices.ContainsFunc(slices.Concat(served, out), func(l migrate.Listener) bool { return l.Addr == f.addr }) {
-			if list := f.instance.first("track_script"); list != nil {
+			if list := f.instance.last("track_script"); list != nil {
 				c.Note(list.Place, "track_script is not converted for %s: a VIP moves when none of its services has a usable backend", f.addr)
+				list.drop()
 			}
 			continue
 		}
@@ -140,22 +144,25 @@ func (c *converter) programs(served []migrate.Listener) (out []migrate.Listener)
 
 // tracked returns the check that the scripts of a vrrp_instance are, or nil. A service has one check, so the first one counts.
 func (c *converter) tracked(instance *statement) (check *spec.HealthCheck) {
-	list := instance.first("track_script")
+	list := instance.last("track_script")
 	if list == nil {
 		return nil
 	}
 	for _, use := range list.block {
-		name := use.Words[0]
+		name := use.Keyword()
 		script := c.scripts[name]
 		switch {
-		case script == nil || script.first("script") == nil:
+		case script == nil || script.last("script") == nil:
 			c.Note(use.Place, "there is no vrrp_script %q with a script: not converted", name)
+			use.drop()
 			continue
 		case check != nil:
 			c.Note(use.Place, "track_script %s is not converted: a service has one check, so let one script run all of them", name)
+			use.drop()
+			script.drop()
 			continue
 		}
-		if weight := script.first("weight"); use.After("weight") != "" || weight != nil && weight.Arg(0) != "0" {
+		if weight := script.last("weight"); use.After("weight") != "" || weight != nil && weight.Arg(0) != "0" {
 			c.Note(use.Place, "the weight of %s is not converted: a host whose check fails gives the address up", name)
 		}
 		check = c.script(script)
@@ -165,12 +172,12 @@ func (c *converter) tracked(instance *statement) (check *spec.HealthCheck) {
 
 // script converts a vrrp_script. The defaults are those of keepalived.conf(5): 1 s, the interval, and one result.
 func (c *converter) script(s *statement) *spec.HealthCheck {
-	check := c.command(s, s.first("script"))
+	check := c.command(s, s.last("script"))
 	every := c.scriptTime(s, "interval", time.Second, vip.MaxCheckInterval)
 	check.Interval, check.FastInterval = every, every
 	check.Timeout = c.scriptTime(s, "timeout", time.Duration(*every), vip.MaxCheckTimeout)
 	count := func(keyword string) *int {
-		if at := s.first(keyword); at != nil {
+		if at := s.last(keyword); at != nil {
 			if n, ok := c.number(at, 1, vip.MaxRiseFall, "1 is used"); ok {
 				return new(n)
 			}
@@ -183,7 +190,7 @@ func (c *converter) script(s *statement) *spec.HealthCheck {
 
 // scriptTime reads a time of a vrrp_script within the bounds of a check.
 func (c *converter) scriptTime(s *statement, keyword string, standard, most time.Duration) *spec.Duration {
-	if at := s.first(keyword); at != nil {
+	if at := s.last(keyword); at != nil {
 		switch d, err := seconds(at.Arg(0)); {
 		case err != nil:
 			c.Note(at.Place, "%s: %v: %s is used", keyword, err, standard)
