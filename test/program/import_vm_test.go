@@ -28,13 +28,15 @@ const keepalivedServices = `
 virtual_server_group mail {
   POOL.20-21 25
 }
-virtual_server POOL.1 80 {
-  protocol TCP
-  lb_algo wrr
+virtual_server POOL.1 80{# braces and comments touch words
+  protocol TCP#all
+  lb_algo wrr!x
   lb_kind NAT
   persistence_timeout 300
-  real_server 10.1.0.11 8080 { weight 3 }
-  real_server 10.1.0.12 8080 { weight 1 }
+  real_server 10.1.0.11 8080{
+    weight 3}
+  real_server 10.1.0.12 8080 { weight 1
+  }#end
 }
 virtual_server POOL.1 443 {
   protocol TCP
