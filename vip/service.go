@@ -95,9 +95,12 @@ type Service struct {
 	Origin string // where the source found it, for messages: "services.d/web.toml:7"
 	Labels map[string]string
 
-	VIPs     []netip.Addr // requested addresses, at most one per family; empty: automatic
-	Ports    []Port
-	Backends []Backend // sorted by address, then port; no duplicates
+	VIPs []netip.Addr // requested addresses, at most one per family; empty: automatic
+	// Preferred are addresses that the service has from another program. Each is chosen for a service that holds none of its
+	// family, if it is free in the service's pool. A change alone is no change of the service.
+	Preferred []netip.Addr
+	Ports     []Port
+	Backends  []Backend // sorted by address, then port; no duplicates
 
 	Settings
 	SourceRanges []netip.Prefix // clients that may reach the VIP; empty: all

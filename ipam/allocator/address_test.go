@@ -2,6 +2,7 @@ package allocator_test
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -194,6 +195,43 @@ func TestRequestsThatCannotBeGranted(t *testing.T) {
 	w.refused(vip.CodeAddressTaken, `was released by service "first" and is kept for it until 2026-11-08T12:05:00Z`, "second", requests("192.0.2.10"))
 	same(t, "its last holder has it back", w.get("first", requests("192.0.2.10")), "192.0.2.10")
 	w.durable()
+}
+
+// A preferred address is chosen for a service that holds none, if it can have it.
+func TestPreferredAddresses(t *testing.T) {
+	p := pool("p", "192.0.2.0/28", "2001:db8::/124")
+	p.Exclude = append(p.Exclude, prefixes("192.0.2.12/30")...)
+	manual := pool("manual", "198.51.100.0/28")
+	manual.AutoAssign = false
+	w := newWorld(t, pools(p, manual))
+	prefers := func(addrs ...string) change {
+		return func(s *vip.Service) {
+			for _, a := range addrs {
+				s.Preferred = append(s.Preferred, addr(a))
+			}
+		}
+	}
+	same(t, "both families", w.get("a", prefers("192.0.2.9", "2001:db8::9")), "192.0.2.9 2001:db8::9")
+	same(t, "one family", w.get("b", prefers("2001:db8::a")), "192.0.2.1 2001:db8::a")
+	same(t, "held by another service", w.get("c", prefers("192.0.2.9")), "192.0.2.2 2001:db8::1")
+	same(t, "excluded", w.get("d", prefers("192.0.2.13"), families(vip.IPv4)), "192.0.2.3")
+	same(t, "in no pool", w.get("e", prefers("203.0.113.1"), families(vip.IPv4)), "192.0.2.4")
+	same(t, "in a pool without auto_assign", w.get("f", prefers("198.51.100.7")), "198.51.100.7")
+	same(t, "in another pool than the named one", w.get("g", prefers("198.51.100.8"), from("p"), families(vip.IPv4)), "192.0.2.5")
+	same(t, "it has one", w.get("b", prefers("192.0.2.8")), "192.0.2.1 2001:db8::a")
+	same(t, "a request comes first", w.get("h", prefers("192.0.2.8"), requests("192.0.2.7")), "192.0.2.7")
+	w.release("a")
+	same(t, "kept for another service", w.get("i", prefers("192.0.2.9"), families(vip.IPv4)), "192.0.2.6")
+	same(t, "shared, first", w.get("j", prefers("198.51.100.10"), share("k", tcp(80))), "198.51.100.10")
+	same(t, "shared, then", w.get("k", prefers("198.51.100.10"), share("k", tcp(81))), "198.51.100.10")
+	w.refused(vip.CodePortTaken, "port 81/tcp of the shared 198.51.100.10 is held", "l", prefers("198.51.100.10"), share("k", tcp(81)), from("manual"))
+	w.durable()
+}
+
+func TestPreferredAddressesComeBeforeAutomaticOnesInABatch(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
+	got := w.a.Preview([]vip.Service{{Key: key("a"), Source: "s"}, {Key: key("b"), Source: "s", Preferred: []netip.Addr{addr("192.0.2.1")}}, {Key: key("c"), Source: "s", VIPs: []netip.Addr{addr("192.0.2.2")}}})
+	expect.Equal(t, fmt.Sprint(got[0].VIPs, got[1].VIPs, got[2].VIPs), "[192.0.2.3] [192.0.2.1] [192.0.2.2]")
 }
 
 func TestRequestsComeBeforeAutomaticOnesInABatch(t *testing.T) {

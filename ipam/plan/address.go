@@ -48,7 +48,8 @@ func addressesOf(leases []ipam.Lease, f vip.Family) (out []ipam.Lease) {
 
 // poolFor returns the pool of a service: the one it names; else the one of a requested address;
 // else the one of what it had, which it holds or which vanished from the store; else the one of what
-// is reserved for it; else the first with AutoAssign. Without one the problem says why.
+// is reserved for it; else the one of an address that it prefers; else the first with AutoAssign. Without
+// one the problem says why.
 func (p *Plan) poolFor(s *vip.Service, had, kept []ipam.Lease) (*pool.Pool, vip.Problem) {
 	if s.Pool != "" {
 		if named := p.state.pool(s.Pool); named != nil {
@@ -76,6 +77,11 @@ func (p *Plan) poolFor(s *vip.Service, had, kept []ipam.Lease) (*pool.Pool, vip.
 	}
 	if from := p.poolReserved(s, kept); from != nil {
 		return from, vip.Problem{}
+	}
+	for _, a := range s.Preferred {
+		if from := p.state.poolOf(a); from != nil && from.Allows(a) {
+			return from, vip.Problem{}
+		}
 	}
 	for _, from := range p.state.pools {
 		if from.AutoAssign {
@@ -304,13 +310,18 @@ func (p *Plan) join(s *vip.Service, l ipam.Lease, from *pool.Pool) (ipam.Op, vip
 }
 
 // allocateAddress returns the op for an address that the allocator chooses: one that is reserved for
-// the service, one that is shared, the one that cooled down last, one that vanished from the store,
+// the service, one that it prefers, one that is shared, the one that cooled down last, one that vanished from the store,
 // or a free one.
 func (p *Plan) allocateAddress(s *vip.Service, from *pool.Pool, f vip.Family, kept []ipam.Lease) (ipam.Op, vip.Problem) {
 	want := p.newAddress(s, from)
 	own := p.bestKept(from, kept)
 	if own != nil && own.State == ipam.Reserved {
 		return p.give(own.Resource, want), vip.Problem{}
+	}
+	if own == nil && len(p.lost(s.Key)) == 0 {
+		if op, ok := p.preferred(s, from, f, want); ok {
+			return op, vip.Problem{}
+		}
 	}
 	if s.ShareKey != "" {
 		var problem vip.Problem
@@ -346,6 +357,25 @@ func (p *Plan) allocateAddress(s *vip.Service, from *pool.Pool, f vip.Family, ke
 		return ipam.Op{}, p.poolFull(from, f)
 	}
 	return op, vip.Problem{}
+}
+
+// preferred is give for the first address that a service prefers and can have.
+func (p *Plan) preferred(s *vip.Service, from *pool.Pool, f vip.Family, want ipam.Lease) (ipam.Op, bool) {
+	for _, a := range s.Preferred {
+		r := ipam.Resource{Addr: a}
+		if _, unreadable := p.state.unreadable[r]; unreadable || vip.FamilyOf(a) != f || !from.Allows(a) {
+			continue
+		}
+		switch l, there := p.Lease(r); {
+		case !there:
+			return p.give(r, want), true
+		case l.State == ipam.Held:
+			if op, _ := p.join(s, l, from); op.New != nil {
+				return op, true
+			}
+		}
+	}
+	return ipam.Op{}, false
 }
 
 // bestKept returns which of the addresses that are kept for a service it gets in a pool: the lowest

@@ -10,19 +10,21 @@ import (
 )
 
 // Order returns the order in which services are planned: first those that request an address
-// or a port by number, so that no other service gets it automatically.
+// or a port by number, then those that prefer an address, so that no other service gets it automatically.
 func Order(services []*vip.Service) []int {
-	var first, then []int
-	for i := range services {
-		s := services[i]
+	var order [3][]int
+	for i, s := range services {
 		byNumber := len(s.VIPs) > 0 || s.HealthPort.Number != 0 || slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.NodePort.Number != 0 })
-		if byNumber {
-			first = append(first, i)
-		} else {
-			then = append(then, i)
+		switch {
+		case byNumber:
+			order[0] = append(order[0], i)
+		case len(s.Preferred) > 0:
+			order[1] = append(order[1], i)
+		default:
+			order[2] = append(order[2], i)
 		}
 	}
-	return append(first, then...)
+	return slices.Concat(order[:]...)
 }
 
 // Service plans what one service is to hold. With waits, the leader allocates what it lacks. Until frozen, it keeps

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -34,8 +35,9 @@ const flushEvery = time.Second
 type Row struct {
 	Spec   spec.Service `json:"spec"` // with every default stated
 	Origin string       `json:"origin,omitempty"`
-	// Assigned is not part of the spec: no user writes it.
-	Assigned bool `json:"assigned,omitempty"`
+	// Assigned and Preferred are not part of the spec: no user writes them.
+	Assigned  bool         `json:"assigned,omitempty"`
+	Preferred []netip.Addr `json:"preferred,omitempty"`
 	// Checked states that the source checks the backends, and Unhealthy lists those that it found
 	// unhealthy, by ID.
 	Checked   bool     `json:"checked,omitempty"`
@@ -170,7 +172,7 @@ func Restore(source string, from Store, log *slog.Logger) (rows []vip.Service, w
 			whole = false
 			continue
 		}
-		row.Assigned = kept.Assigned
+		row.Assigned, row.Preferred = kept.Assigned, kept.Preferred
 		kept.setHealth(row.Backends)
 		rows = append(rows, row)
 	}
@@ -201,7 +203,7 @@ func (s *Source) Keep(ctx context.Context) error {
 func nameOf(key vip.ServiceKey) string { return key.Namespace + "/" + key.Name }
 
 func rowOf(row *vip.Service) Row {
-	kept := Row{Spec: spec.FromService(*row), Origin: row.Origin, Assigned: row.Assigned}
+	kept := Row{Spec: spec.FromService(*row), Origin: row.Origin, Assigned: row.Assigned, Preferred: row.Preferred}
 	for i := range row.Backends {
 		b := &row.Backends[i]
 		kept.Checked = kept.Checked || b.Health != 0

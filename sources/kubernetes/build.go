@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -107,7 +108,7 @@ func (o *Options) buildAs(s *corev1.Service, in input) (out built, serves bool) 
 	out.service = b.fit(b.limit(servers))
 	out.use, out.problems = !b.failed, b.problems
 	if out.use {
-		out.service.Assigned = o.AdoptClusterIPs
+		out.service.Assigned, out.service.Preferred = o.AdoptClusterIPs, b.preferred
 		out.settings = s
 	}
 	return out, out.use && (len(out.service.Backends) > 0 || !offered)
@@ -120,6 +121,7 @@ type builder struct {
 	outside     bool // as in input
 	draft       spec.Service
 	families    []vip.Family // of the VIPs; empty: not stated
+	preferred   []netip.Addr // as in vip.Service
 	vipFields   []string     // the field that each of the draft's VIPs comes from
 	rangeFields []string     // the field that each of its source ranges comes from
 	problems    []vip.Problem

@@ -1,6 +1,9 @@
 package kubernetes
 
 import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -62,12 +65,32 @@ func (b *builder) readLabels() {
 	}
 }
 
+// othersAnnotations are the annotations of other load balancers that request addresses, in order of precedence.
+var othersAnnotations = []string{"metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs", "kube-vip.io/loadbalancerIPs"}
+
+// othersShareKeys are those that let Services with the same value share an address.
+var othersShareKeys = []string{"metallb.io/allow-shared-ip", "metallb.universe.tf/allow-shared-ip"}
+
 // readAddresses determines the requested addresses. These are the adopted cluster IPs, or those of
-// the annotation, or spec.loadBalancerIP. The annotation must have been read before.
+// the annotation, of one of other load balancers, or spec.loadBalancerIP. Without a request, those of the status are
+// preferred. The annotations must have been read before.
 func (b *builder) readAddresses() {
 	s := &b.s.Spec
 	texts := b.draft.VIPs
-	field := func(int) string { return bracket("metadata.annotations", annotationPrefix+"vips") }
+	inAnnotation := func(name string) func(int) string {
+		return func(int) string { return bracket("metadata.annotations", name) }
+	}
+	field := inAnnotation(annotationPrefix + "vips")
+	if !b.o.AdoptClusterIPs {
+		for _, name := range othersAnnotations {
+			if value := b.s.Annotations[name]; value != "" && value != "0.0.0.0" && len(texts) == 0 { // kube-vip's 0.0.0.0 is any
+				texts, field = draft.Split(value), inAnnotation(name)
+			}
+		}
+		for _, name := range othersShareKeys {
+			b.draft.ShareKey = cmp.Or(b.draft.ShareKey, shareKeyOf(b.s.Annotations[name]))
+		}
+	}
 	switch {
 	case b.o.AdoptClusterIPs:
 		texts, field = s.ClusterIPs, func(i int) string { return strict.Index("spec.clusterIPs", i) }
@@ -78,10 +101,14 @@ func (b *builder) readAddresses() {
 			b.warn(vip.CodeUnsupported, "spec.externalIPs", "use type LoadBalancer", "are not served: only cluster IPs and node ports are mirrored")
 		}
 	case s.LoadBalancerIP != "" && len(texts) > 0:
-		b.warn(vip.CodeDeprecated, "spec.loadBalancerIP", "remove it", "is not used: the annotation %svips counts", annotationPrefix)
+		if !slices.Contains(texts, s.LoadBalancerIP) {
+			b.warn(vip.CodeDeprecated, "spec.loadBalancerIP", "remove it", "is not used: %s counts", field(0))
+		}
 	case s.LoadBalancerIP != "":
 		b.warn(vip.CodeDeprecated, "spec.loadBalancerIP", "use the annotation "+annotationPrefix+"vips instead", "is deprecated by Kubernetes")
 		texts, field = []string{s.LoadBalancerIP}, func(int) string { return "spec.loadBalancerIP" }
+	case len(texts) == 0:
+		b.preferStatus()
 	}
 	b.draft.VIPs = nil
 	for i, text := range texts {
@@ -91,6 +118,26 @@ func (b *builder) readAddresses() {
 			continue
 		}
 		b.draft.VIPs, b.vipFields = append(b.draft.VIPs, text), append(b.vipFields, field(i))
+	}
+}
+
+// shareKeyOf returns the share key for another load balancer's: itself, or a name made of it if it is no DNS label.
+func shareKeyOf(key string) string {
+	if key == "" || vip.CheckLabel(key) == nil {
+		return key
+	}
+	h := fnv.New64a()
+	h.Write([]byte(key))
+	return fmt.Sprintf("shared-%016x", h.Sum64())
+}
+
+// preferStatus prefers the addresses that clients know: those of the status, which another load balancer has written, or this one
+// before it lost its leases.
+func (b *builder) preferStatus() {
+	for _, in := range b.s.Status.LoadBalancer.Ingress {
+		if a, err := netip.ParseAddr(in.IP); err == nil {
+			b.preferred = append(b.preferred, a.Unmap())
+		}
 	}
 }
 

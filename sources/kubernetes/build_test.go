@@ -79,6 +79,20 @@ func annotate(name, value string) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Annotations[annotationPrefix+name] = value }
 }
 
+// other sets an annotation of another load balancer.
+func other(name, value string) func(*corev1.Service) {
+	return func(s *corev1.Service) { s.Annotations[name] = value }
+}
+
+// hasStatus sets the addresses of the status.
+func hasStatus(ips ...string) func(*corev1.Service) {
+	return func(s *corev1.Service) {
+		for _, ip := range ips {
+			s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: ip})
+		}
+	}
+}
+
 func dualStack(s *corev1.Service) {
 	s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}
 	s.Spec.ClusterIPs = []string{"fd00::10", "10.96.0.10"}
@@ -218,7 +232,7 @@ func checkBuilt(t *testing.T, o Options, in input, got built) {
 	if got.use {
 		written := spec.FromService(got.service)
 		again, problems := written.Build(got.service.Source, got.service.Origin)
-		again.Assigned = got.service.Assigned
+		again.Assigned, again.Preferred = got.service.Assigned, got.service.Preferred
 		for i, b := range got.service.Backends { // no user writes a reason
 			if idle := b.State == vip.Drain || b.Health == vip.Unhealthy; idle == (b.Reason == vip.Reason{}) {
 				t.Errorf("%s is %s: %q", b.Address, b.State, b.Reason.Text(time.Time{}))
@@ -304,6 +318,9 @@ func said(t *testing.T, s vip.Service) string {
 		}
 		if s.Assigned {
 			out["assigned"] = true
+		}
+		if len(s.Preferred) > 0 {
+			out["preferred"] = s.Preferred
 		}
 		return out
 	}
@@ -407,7 +424,26 @@ func TestFields(t *testing.T) {
 
 		{"loadBalancerIP", func(s S) { s.Spec.LoadBalancerIP = "192.0.2.7" }, Options{}, `{"vips":["192.0.2.7"]}`, "spec.loadBalancerIP: is deprecated by Kubernetes"},
 		{"loadBalancerIP and the annotation", func(s S) { s.Spec.LoadBalancerIP = "192.0.2.7"; annotate("vips", "192.0.2.8")(s) }, Options{}, `{"vips":["192.0.2.8"]}`,
-			"spec.loadBalancerIP: is not used: the annotation ironvip.io/vips counts"},
+			"spec.loadBalancerIP: is not used: metadata.annotations[ironvip.io/vips] counts"},
+		{"an address of MetalLB", other("metallb.io/loadBalancerIPs", "192.0.2.7,192.0.2.7"), Options{}, "", `metadata.annotations[metallb.io/loadBalancerIPs]: 192.0.2.7 is the second ipv4 address`},
+		{"addresses of MetalLB", func(s S) { dualStack(s); other("metallb.universe.tf/loadBalancerIPs", "192.0.2.7, 2001:db8::7")(s) }, Options{},
+			`{"families":["ipv6","ipv4"],"vips":["192.0.2.7","2001:db8::7"]}`, ""},
+		{"an address of kube-vip", other("kube-vip.io/loadbalancerIPs", "192.0.2.7"), Options{}, `{"vips":["192.0.2.7"]}`, ""},
+		{"any address of kube-vip", other("kube-vip.io/loadbalancerIPs", "0.0.0.0"), Options{}, `{}`, ""},
+		{"an address of MetalLB, and the same loadBalancerIP", func(s S) {
+			s.Spec.LoadBalancerIP = "192.0.2.7"
+			other("metallb.io/loadBalancerIPs", "192.0.2.7")(s)
+		}, Options{}, `{"vips":["192.0.2.7"]}`, ""},
+		{"an address of MetalLB, and the annotation", func(s S) {
+			annotate("vips", "192.0.2.8")(s)
+			other("metallb.io/loadBalancerIPs", "192.0.2.7")(s)
+		}, Options{}, `{"vips":["192.0.2.8"]}`, ""},
+		{"a share key of MetalLB", other("metallb.io/allow-shared-ip", "web"), Options{}, `{"share_key":"web"}`, ""},
+		{"a share key of MetalLB that is no label", other("metallb.universe.tf/allow-shared-ip", "Web_1"), Options{}, `{"share_key":"shared-24b9b5947a33a281"}`, ""},
+		{"the addresses of the status", hasStatus("192.0.2.7", "2001:db8::7", ""), Options{}, `{"preferred":["192.0.2.7","2001:db8::7"]}`, ""},
+		{"the address of the status, and a request", func(s S) { hasStatus("192.0.2.7")(s); annotate("vips", "192.0.2.8")(s) }, Options{}, `{"vips":["192.0.2.8"]}`, ""},
+		{"the address of the status, mirrored", hasStatus("192.0.2.7"), adopt,
+			`{"assigned":true,"ports":[{"node_port":30080,"port":80,"protocol":"tcp","target_port":8080}],"vips":["10.96.0.10"]}`, ""},
 		{"a bad loadBalancerIP", func(s S) { s.Spec.LoadBalancerIP = "lb.example" }, Options{}, "", `spec.loadBalancerIP: is deprecated by Kubernetes; spec.loadBalancerIP: "lb.example" is not an address`},
 		{"a loadBalancerIP of another family", func(s S) { s.Spec.LoadBalancerIP = "2001:db8::7" }, Options{}, "",
 			`spec.loadBalancerIP: is deprecated by Kubernetes; spec.loadBalancerIP: 2001:db8::7 is of a family that spec.ipFamilies leaves out`},

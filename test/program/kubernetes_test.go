@@ -239,7 +239,9 @@ func TestKubernetes(t *testing.T) {
 	parallel(t)
 	k := withKubernetes(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
 	k.source(nodeSource)
+	k.beforeIronvip()
 	k.start()
+	k.keepsAddresses()
 	four, six := k.pods(8080)
 	k.cluster.Apply(k.t, loadBalancer("web", ourClass, "  ipFamilyPolicy: RequireDualStack\n  ipFamilies: [IPv6, IPv4]")+
 		endpoints("web", four...)+endpoints("web", six...))
@@ -261,6 +263,27 @@ func TestKubernetes(t *testing.T) {
 	k.nodePorts()
 	k.ends(vips)
 	k.rights()
+}
+
+// beforeIronvip: another load balancer has given addresses to Services, to the first ones by name last.
+func (k *kube) beforeIronvip() {
+	k.t.Helper()
+	for _, name := range []string{"former-a", "former-b", "former-c"} {
+		k.cluster.Apply(k.t, loadBalancer(name, ourClass, ""))
+	}
+	for name, ip := range map[string]string{"former-b": "198.51.100.17", "former-c": "198.51.100.16"} {
+		k.cluster.Patch(k.t, services+name+"/status", fmt.Sprintf(`{"status": {"loadBalancer": {"ingress": [{"ip": %q}]}}}`, ip))
+	}
+	k.cluster.Patch(k.t, services+"former-a", `{"metadata": {"annotations": {"metallb.io/loadBalancerIPs": "198.51.100.18"}}}`)
+}
+
+// keepsAddresses: the Services have the addresses that they had, and new ones get others.
+func (k *kube) keepsAddresses() {
+	k.t.Helper()
+	for name, ip := range map[string]string{"former-a": "198.51.100.18", "former-b": "198.51.100.17", "former-c": "198.51.100.16"} {
+		expect.Equal(k.t, k.ingress(name, 1)[0], ip, name)
+		k.cluster.Delete(k.t, services+name)
+	}
 }
 
 // annotations: invalid ones are reported on the Service, and have no other effect.

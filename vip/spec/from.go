@@ -7,8 +7,8 @@ import (
 )
 
 // FromService returns the spec of a service with every default stated. Build of the result gives s
-// again, except for Assigned, which the spec does not have. Code that stores services must store
-// Assigned beside the spec, and the Health of backends, which is not part of its text.
+// again, except for Assigned and Preferred, which the spec does not have. Code that stores services must store
+// them beside the spec, and the Health of backends, which is not part of its text.
 func FromService(s vip.Service) Service {
 	out := Service{Name: s.Key.Name, Namespace: s.Key.Namespace}
 	s.Relay = new(s.Relay.Get())
