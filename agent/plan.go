@@ -126,6 +126,7 @@ func poolChanges(old, new []configs.Pool) []v1.PlanChange {
 		differ("cidrs", prefixes(old[i].CIDRs), prefixes(p.CIDRs))
 		differ("exclude", prefixes(old[i].Exclude), prefixes(p.Exclude))
 		differ("auto_assign", strconv.FormatBool(old[i].AutoAssign), strconv.FormatBool(p.AutoAssign))
+		differ("namespaces", strings.Join(old[i].Namespaces, ","), strings.Join(p.Namespaces, ","))
 		if len(detail) > 0 {
 			change(v1.ActionChange, p.Name, strings.Join(detail, ", "), keepsAddresses)
 		}

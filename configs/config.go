@@ -26,6 +26,7 @@ type Config struct {
 	DNS       DNS       `toml:"dns"`
 	Consul    Consul    `toml:"consul"`
 	Pools     []Pool    `toml:"pool"`
+	Quotas    []Quota   `toml:"quota"`
 	Sources   []Source  `toml:"source"`
 	Hooks     []Hook    `toml:"hook"`
 	Log       Log       `toml:"log"`
@@ -132,12 +133,19 @@ type Pool struct {
 	CIDRs      []netip.Prefix `toml:"cidrs"`
 	Exclude    []netip.Prefix `toml:"exclude"`
 	AutoAssign bool           `toml:"auto_assign"` // for services that name no pool; default true
+	Namespaces []string       `toml:"namespaces"`  // of services that may have its addresses; none: all
 	Announce   string         `toml:"announce"`    // the mode of announcing; "": as [announce]
 
 	// Of announcing; nil: as [announce].
 	Priority    *int   `toml:"announce_priority"`
 	Standby     *bool  `toml:"announce_standby"`
 	MinBackends *Least `toml:"announce_min_backends"`
+}
+
+// Quota bounds what the services of one namespace may hold.
+type Quota struct {
+	Namespace string `toml:"namespace"`
+	Addresses int    `toml:"addresses"` // over all pools
 }
 
 // Defaults implements strict.Defaulter.
@@ -184,7 +192,7 @@ func Default() *Config {
 func (c *Config) SpecPools() []spec.Pool {
 	out := make([]spec.Pool, 0, len(c.Pools))
 	for _, p := range c.Pools {
-		out = append(out, spec.Pool{Name: p.Name, CIDRs: p.CIDRs, Exclude: p.Exclude, AutoAssign: p.AutoAssign})
+		out = append(out, spec.Pool{Name: p.Name, CIDRs: p.CIDRs, Exclude: p.Exclude, AutoAssign: p.AutoAssign, Namespaces: p.Namespaces})
 	}
 	return out
 }
@@ -194,7 +202,10 @@ func (c *Config) IPAMConfig() ipam.Config {
 	out := ipam.Config{PodCIDRs: c.IPAM.PodCIDRs, ReuseDelay: time.Duration(c.IPAM.ReuseDelay),
 		OrphanGrace: time.Duration(c.IPAM.OrphanGrace), NodePorts: ipam.PortRange(c.IPAM.NodePorts)}
 	for _, p := range c.Pools {
-		out.Pools = append(out.Pools, ipam.Pool{Name: p.Name, CIDRs: p.CIDRs, Exclude: p.Exclude, AutoAssign: p.AutoAssign})
+		out.Pools = append(out.Pools, ipam.Pool{Name: p.Name, CIDRs: p.CIDRs, Exclude: p.Exclude, AutoAssign: p.AutoAssign, Namespaces: p.Namespaces})
+	}
+	for _, q := range c.Quotas {
+		out.Quotas = append(out.Quotas, ipam.Quota{Namespace: q.Namespace, Addresses: uint64(q.Addresses)})
 	}
 	return out
 }

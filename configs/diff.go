@@ -8,14 +8,14 @@ import (
 	"github.com/ironvip/ironvip/configs/reference"
 )
 
-// isLive reports whether a running agent applies a key on a reload. Pools are one key, and so are hooks.
+// isLive reports whether a running agent applies a key on a reload. Pools are one key, and so are quotas and hooks.
 func isLive(key string) bool {
 	k, _ := reference.Config.Find(key)
-	return k.Live || key == "pool" || key == "hook"
+	return k.Live || key == "pool" || key == "quota" || key == "hook"
 }
 
 // Diff returns the keys in which two configurations differ, sorted: those that a running agent applies
-// on a reload, and those that need a restart. Pools, sources and hooks are one key each.
+// on a reload, and those that need a restart. Pools, quotas, sources and hooks are one key each.
 func Diff(old, new *Config) (live, restart []string) {
 	before, after := old.byKey(), new.byKey()
 	all := maps.Clone(before)

@@ -2,6 +2,7 @@ package configs
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"path"
 	"regexp"
@@ -128,6 +129,20 @@ func (c *Config) checkPools(doc *tomlfile.Checker) {
 		}
 		p.Message = poolPath.ReplaceAllStringFunc(p.Message, doc.Place)
 		doc.Add(p.Field, p)
+	}
+	for i := range c.Pools {
+		doc.In(strict.Index("pool", i)).List("namespaces", c.Pools[i].Namespaces, doc.Label)
+	}
+	first := map[string]string{}
+	for i := range c.Quotas {
+		q, key := &c.Quotas[i], strict.Index("quota", i)
+		t := doc.In(key)
+		t.Label("namespace", q.Namespace)
+		if other, twice := first[q.Namespace]; twice {
+			t.Bad("namespace", "keep one of the two", "%s has a quota in %s, too", strict.Quote(q.Namespace), doc.Place(other))
+		}
+		first[q.Namespace] = key
+		between(t, "addresses", q.Addresses, 0, math.MaxInt32)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
@@ -21,6 +22,7 @@ func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last
 // Config is the operator's configuration of addresses. The zero Config has no pools and no cooldown.
 type Config struct {
 	Pools     []Pool
+	Quotas    []Quota        // one for a namespace
 	PodCIDRs  []netip.Prefix // never allocated; no pool may overlap them
 	NodePorts PortRange      // zero: DefaultNodePorts
 	// ReuseDelay is how long a released resource is kept for its last holder. Zero is no time, so
@@ -58,6 +60,18 @@ type Pool struct {
 	CIDRs      []netip.Prefix // IPv4, IPv6 or both; masked; used in this order
 	Exclude    []netip.Prefix // never allocated
 	AutoAssign bool           // for services that name no pool; the first pool that has it is used
+	Namespaces []string       // of services that may have its addresses; none: all. Held addresses stay
+}
+
+// Serves reports whether services of a namespace may have addresses of the pool.
+func (p *Pool) Serves(namespace string) bool {
+	return len(p.Namespaces) == 0 || slices.Contains(p.Namespaces, namespace)
+}
+
+// Quota bounds what the services of a namespace may hold. Held addresses stay.
+type Quota struct {
+	Namespace string
+	Addresses uint64 // over all pools, shared ones once
 }
 
 // HeldOut is a part of a pool that is not allocated because something else has it.
@@ -81,9 +95,11 @@ const (
 // PoolStatus is the state of a pool. Numbers stop at 2^64-1, which IPv6 reaches.
 type PoolStatus struct {
 	Pool
-	Removed  bool   // no longer in the configuration, but has leases
-	Size     uint64 // addresses that the configuration allows, used or not
-	Used     uint64 // held, in any range
+	Removed bool   // no longer in the configuration, but has leases
+	Size    uint64 // addresses that the configuration allows, used or not
+	Used    uint64 // held, in any range
+	// Namespaces are the held addresses of each namespace that has some.
+	UsedBy   map[string]uint64
 	Cooling  uint64
 	Reserved uint64 // and not held
 	HeldOut  uint64 // part of Size that is not allocated because something else has it

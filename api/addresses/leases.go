@@ -105,7 +105,7 @@ func heldOutView(h ipam.HeldOut) v1.HeldOut {
 func (h *handlers) listPools(_ context.Context, in *request.Paging) (out v1.PoolList, err error) {
 	pools := request.Convert(h.Pools(), func(p ipam.PoolStatus) v1.Pool {
 		return v1.Pool{Name: p.Name, Removed: p.Removed,
-			CIDRs: append([]netip.Prefix{}, p.CIDRs...), Exclude: append([]netip.Prefix{}, p.Exclude...), AutoAssign: p.AutoAssign,
+			CIDRs: append([]netip.Prefix{}, p.CIDRs...), Exclude: append([]netip.Prefix{}, p.Exclude...), AutoAssign: p.AutoAssign, Namespaces: p.Namespaces, UsedBy: p.UsedBy,
 			Size: min(p.Size, MaxCount), Used: min(p.Used, MaxCount), Cooling: min(p.Cooling, MaxCount), Reserved: min(p.Reserved, MaxCount),
 			HeldOut: min(p.HeldOut, MaxCount), HeldRanges: request.Convert(p.HeldOutRanges, heldOutView), Free: min(p.Free, MaxCount), Alarms: server.Problems(p.Alarms)}
 	})

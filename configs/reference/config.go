@@ -80,10 +80,17 @@ var Pool = Table{
 	{Key: "cidrs", Meaning: "its addresses", Values: "IPv4 and IPv6 CIDRs and ranges, `\"10.0.0.200-10.0.0.223\"`, that overlap no other pool and no pod range", Default: "required"},
 	{Key: "exclude", Meaning: "addresses of these ranges that are never allocated and that others may use", Values: "CIDRs and ranges", Default: "none"},
 	{Key: "auto_assign", Meaning: "whether services that name no pool can use it", Values: "`true`, `false`", Default: "`true`"},
+	{Key: "namespaces", Meaning: "the namespaces whose services may have its addresses", Values: "a list of DNS labels", Default: "all"},
 	{Key: "announce", Meaning: "how its VIPs are announced", Values: "as `announce.mode`", Default: "`announce.mode`"},
 	{Key: "announce_priority", Meaning: "this host's priority for its VIPs", Values: "as `announce.priority`", Default: "`announce.priority`"},
 	{Key: "announce_standby", Meaning: "whether this host is on standby for its VIPs", Values: "as `announce.standby`", Default: "`announce.standby`"},
 	{Key: "announce_min_backends", Meaning: "how many backends of a service must be usable before this host announces its VIPs", Values: "as `announce.min_backends`", Default: "`announce.min_backends`"},
+}
+
+// Quota has the keys of [[quota]].
+var Quota = Table{
+	{Key: "namespace", Meaning: "the namespace that is bounded", Values: "DNS label, unique", Default: "required"},
+	{Key: "addresses", Meaning: "how many addresses its services may hold over all pools; a shared address counts once", Values: "0 to 2147483647", Default: "required"},
 }
 
 // Role has the keys of [[api.role]].

@@ -59,6 +59,7 @@ func Services() Node {
 // nested are the tables of keys of structs within others.
 var nested = map[reflect.Type]reference.Table{
 	reflect.TypeFor[configs.Pool]():     reference.Pool,
+	reflect.TypeFor[configs.Quota]():    reference.Quota,
 	reflect.TypeFor[configs.APIRole]():  reference.Role,
 	reflect.TypeFor[configs.BGPPeer]():  reference.Router,
 	reflect.TypeFor[configs.Hook]():     reference.Hook,

@@ -84,12 +84,12 @@ func (p *Plan) poolFor(s *vip.Service, had, kept []ipam.Lease) (*pool.Pool, vip.
 		}
 	}
 	for _, from := range p.state.pools {
-		if from.AutoAssign {
+		if from.AutoAssign && from.Serves(s.Key.Namespace) {
 			return from, vip.Problem{}
 		}
 	}
 	return nil, vip.Problem{
-		Code: vip.CodeNoPool, Field: "pool", Message: "the service names no pool, and none has auto_assign", Hint: p.poolHint(),
+		Code: vip.CodeNoPool, Field: "pool", Message: fmt.Sprintf("the service names no pool, and none that serves namespace %q has auto_assign", s.Key.Namespace), Hint: p.poolHint(),
 	}
 }
 
@@ -163,6 +163,11 @@ func (p *Plan) address(w *Answer, f vip.Family, from *pool.Pool, noPool vip.Prob
 	})
 	if keep < 0 {
 		op, problem := p.chooseAddress(w, f, requested, from, noPool, kept)
+		if op.New != nil && len(op.New.Holders) == 1 && !s.Assigned {
+			if over := p.overQuota(s, len(held)); over.Code != "" {
+				op, problem = ipam.Op{}, over
+			}
+		}
 		if problem = p.gain(w, op, problem); problem == (vip.Problem{}) {
 			w.addrs = append(w.addrs, op.New.Resource)
 			w.Drops = append(w.Drops, resourcesOf(held)...)
@@ -186,6 +191,10 @@ func (p *Plan) address(w *Answer, f vip.Family, from *pool.Pool, noPool vip.Prob
 func (p *Plan) chooseAddress(w *Answer, f vip.Family, requested int, from *pool.Pool, noPool vip.Problem, kept []ipam.Lease) (op ipam.Op, problem vip.Problem) {
 	s, field := w.Service, "pool"
 	switch {
+	case from != nil && !from.Serves(s.Key.Namespace) && !s.Assigned:
+		problem = vip.Problem{
+			Code: vip.CodeNoPool, Message: fmt.Sprintf("pool %q does not serve namespace %q", from.Name, s.Key.Namespace), Hint: p.poolHint(),
+		}
 	case requested >= 0:
 		field = fmt.Sprintf("vips[%d]", requested)
 		op, problem = p.requestAddress(w, s.VIPs[requested], from, noPool)
@@ -203,6 +212,25 @@ func (p *Plan) chooseAddress(w *Answer, f vip.Family, requested int, from *pool.
 	}
 	problem.Field = cmp.Or(problem.Field, field)
 	return op, problem
+}
+
+// overQuota returns the problem that a service's namespace has as many addresses as it may have. The service gives up
+// as many as it gains when it moves.
+func (p *Plan) overQuota(s *vip.Service, givesUp int) vip.Problem {
+	i := slices.IndexFunc(p.state.Config.Quotas, func(q ipam.Quota) bool { return q.Namespace == s.Key.Namespace })
+	if i < 0 {
+		return vip.Problem{}
+	}
+	most := p.state.Config.Quotas[i].Addresses
+	all := space{namespace: s.Key.Namespace}
+	used := p.state.index.spaces[all] + p.spaces[all]
+	if used < most+uint64(givesUp) {
+		return vip.Problem{}
+	}
+	return vip.Problem{
+		Code: vip.CodeQuota, Field: "namespace", Message: fmt.Sprintf("namespace %q has %d of %d addresses", s.Key.Namespace, used, most),
+		Hint: "delete services of the namespace, share an address by share_key, or raise addresses in its [[quota]]",
+	}
 }
 
 // unassigned says that a service's source assigns it nothing of what only the source may assign.

@@ -18,6 +18,7 @@ type index struct {
 	owned  ipam.Holdings             // by service: what it holds and what is kept for it
 	shares map[shareKey][]netip.Addr // held addresses that may be shared
 	usage  map[string]usage          // by pool, addresses only
+	spaces map[space]uint64          // held addresses
 }
 
 // shareKey is what services that may share an address have in common.
@@ -26,6 +27,9 @@ type shareKey struct {
 	family vip.Family
 	key    string
 }
+
+// space is a namespace in a pool; in "", over all pools.
+type space struct{ pool, namespace string }
 
 // protocols are those that node ports have.
 var protocols = []vip.Protocol{vip.TCP, vip.UDP, vip.SCTP}
@@ -48,6 +52,7 @@ func newIndex() index {
 		owned:  ipam.NewHoldings(),
 		shares: make(map[shareKey][]netip.Addr),
 		usage:  make(map[string]usage),
+		spaces: make(map[space]uint64),
 	}
 	for _, p := range protocols {
 		x.ports[p] = numbers.NewSet()
@@ -73,9 +78,11 @@ func (x *index) update(r ipam.Resource, old, now *ipam.Lease) {
 	x.owned.Follow(old, now)
 	if old != nil {
 		count(x.usage, old, ^uint64(0))
+		countSpace(x.spaces, old, ^uint64(0))
 	}
 	if now != nil {
 		count(x.usage, now, 1)
+		countSpace(x.spaces, now, 1)
 	}
 	was, is := shareOf(old), shareOf(now)
 	if was != is {
@@ -106,6 +113,19 @@ func count(of map[string]usage, l *ipam.Lease, by uint64) {
 		u.held += by
 	}
 	of[l.Pool] = u
+}
+
+// countSpace adds by (modulo 2^64) to the addresses of a held lease's namespace. An address is shared within one only.
+func countSpace(of map[space]uint64, l *ipam.Lease, by uint64) {
+	if l.State != ipam.Held || !l.Resource.Addr.IsValid() {
+		return
+	}
+	for _, pool := range []string{"", l.Pool} {
+		k := space{pool, l.Holders[0].Service.Namespace}
+		if of[k] += by; of[k] == 0 {
+			delete(of, k)
+		}
+	}
 }
 
 // shareOf returns the share key of an address; one without a key can't be shared.

@@ -25,6 +25,7 @@ type Plan struct {
 	found   map[ipam.Resource]*pool.Ranges  // where automatic allocation found a resource
 	pending map[ipam.Resource]*ipam.Lease   // the leases that the ops make; none is nil
 	planned map[string]usage                // what the ops add to the usage of pools (modulo 2^64)
+	spaces  map[space]uint64                // what they add to the addresses of namespaces (modulo 2^64)
 	shares  map[shareKey][]ipam.Resource    // addresses that become shareable
 	cursors map[*pool.Ranges]numbers.Number // where automatic allocation continues after the ops
 
@@ -43,6 +44,7 @@ func New(s *State, now time.Time, n int) *Plan {
 		found:   make(map[ipam.Resource]*pool.Ranges),
 		pending: make(map[ipam.Resource]*ipam.Lease, n),
 		planned: make(map[string]usage),
+		spaces:  make(map[space]uint64),
 		shares:  make(map[shareKey][]ipam.Resource),
 		cursors: make(map[*pool.Ranges]numbers.Number),
 	}
@@ -190,8 +192,10 @@ func (p *Plan) set(w *Answer, op ipam.Op) {
 	p.pending[r] = op.New
 	if op.Old != nil {
 		count(p.planned, op.Old, ^uint64(0))
+		countSpace(p.spaces, op.Old, ^uint64(0))
 	}
 	count(p.planned, op.New, 1)
+	countSpace(p.spaces, op.New, 1)
 	if k := shareOf(op.New); k.key != "" {
 		p.shares[k] = append(p.shares[k], r)
 	}

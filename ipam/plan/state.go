@@ -224,9 +224,16 @@ const maxHeldOutRanges = 256
 // are no longer in it but still have leases, with their alarms. It costs O(ranges), and a step for each word of
 // 64 addresses with used ones.
 func (s *State) Status(alarms map[string][]vip.Problem) []ipam.PoolStatus {
+	usedBy := map[string]map[string]uint64{}
+	for k, n := range s.index.spaces {
+		if usedBy[k.pool] == nil {
+			usedBy[k.pool] = map[string]uint64{}
+		}
+		usedBy[k.pool][k.namespace] = n
+	}
 	var out []ipam.PoolStatus
 	for _, p := range s.pools {
-		status := ipam.PoolStatus{Pool: p.Pool, Alarms: slices.Clone(alarms[p.Name]), HeldOutRanges: p.HeldOut(maxHeldOutRanges)}
+		status := ipam.PoolStatus{Pool: p.Pool, Alarms: slices.Clone(alarms[p.Name]), UsedBy: usedBy[p.Name], HeldOutRanges: p.HeldOut(maxHeldOutRanges)}
 		for f, r := range p.Ranges {
 			status.Size = numbers.AddSaturating(status.Size, r.Usable.Size())
 			status.HeldOut = numbers.AddSaturating(status.HeldOut, r.HeldOut)
@@ -240,7 +247,7 @@ func (s *State) Status(alarms map[string][]vip.Problem) []ipam.PoolStatus {
 	for name, u := range s.index.usage {
 		if s.pool(name) == nil && u.held+u.cooling+u.reserved > 0 {
 			removed = append(removed, ipam.PoolStatus{
-				Pool: ipam.Pool{Name: name}, Removed: true, Used: u.held, Cooling: u.cooling, Reserved: u.reserved,
+				Pool: ipam.Pool{Name: name}, Removed: true, Used: u.held, UsedBy: usedBy[name], Cooling: u.cooling, Reserved: u.reserved,
 				Alarms: []vip.Problem{removedNotice(name, u)},
 			})
 		}

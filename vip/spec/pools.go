@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -14,6 +15,7 @@ type Pool struct {
 	CIDRs      []netip.Prefix
 	Exclude    []netip.Prefix
 	AutoAssign bool
+	Namespaces []string // of services that may have its addresses; none: all
 }
 
 // Contains reports whether a is one of the pool's addresses: in its ranges and not excluded.
@@ -46,15 +48,19 @@ func CheckAgainstPools(s *Service, pools []Pool) []vip.Problem {
 		return b.problems.List() // Build reports it
 	}
 	if len(s.Families) == 0 && len(s.VIPs) == 0 {
-		b.wrongFamily(s.Backends, forward, familiesOf(s.Pool, pools))
+		b.wrongFamily(s.Backends, forward, familiesOf(s, pools))
 	}
 	return b.problems.List()
 }
 
-// familiesOf returns the families of the named pool; for "", of the first pool with AutoAssign.
-func familiesOf(name string, pools []Pool) []vip.Family {
-	for _, p := range pools {
-		if p.Name != name && (name != "" || !p.AutoAssign) {
+// familiesOf returns the families of a service's pool: of the named one, else of the first with AutoAssign that serves its namespace.
+func familiesOf(s *Service, pools []Pool) []vip.Family {
+	serves := func(p *Pool) bool {
+		return p.AutoAssign && (len(p.Namespaces) == 0 || slices.Contains(p.Namespaces, cmp.Or(s.Namespace, vip.DefaultNamespace)))
+	}
+	for i := range pools {
+		p := &pools[i]
+		if p.Name != s.Pool && (s.Pool != "" || !serves(p)) {
 			continue
 		}
 		var out []vip.Family

@@ -3,6 +3,7 @@ package address
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -96,11 +97,11 @@ func (a *app) poolListCommand() *cobra.Command {
 }
 
 func (a *app) poolListView(list v1.PoolList) output.View {
-	grid := output.NewGrid("NAME", "CIDRS", "USED", "FREE", "COOLING", "RESERVED", "HELD OUT", "AUTO", "+SIZE", "+EXCLUDE", "+HELD OUT FOR")
+	grid := output.NewGrid("NAME", "CIDRS", "USED", "FREE", "COOLING", "RESERVED", "HELD OUT", "AUTO", "+NAMESPACES", "+SIZE", "+EXCLUDE", "+HELD OUT FOR")
 	for _, p := range list.Items {
 		used := output.Cell{Text: fmt.Sprintf("%s of %s", render.Count(p.Used), render.Count(p.Size)), Style: output.Caution.If(p.Free == 0)}
 		grid.Add(p.Name, render.CommaList(p.CIDRs), used, render.Count(p.Free), render.Count(p.Cooling), render.Count(p.Reserved), render.Count(p.HeldOut), yesNo(p.AutoAssign),
-			render.Count(p.Size), render.CommaList(p.Exclude), strings.Join(reasonsOf(p.HeldRanges), ","))
+			strings.Join(p.Namespaces, ","), render.Count(p.Size), render.CommaList(p.Exclude), strings.Join(reasonsOf(p.HeldRanges), ","))
 		for _, alarm := range p.Alarms {
 			grid.Footer += a.Paint("WARN", output.Caution) + "  pool " + output.Clean(p.Name+": "+render.Problem(alarm)) + "\n"
 		}
@@ -159,7 +160,13 @@ func poolText(p *output.Printer, pool v1.Pool) string {
 	facts.Fact("cidrs", render.CommaList(pool.CIDRs))
 	facts.Fact("exclude", render.CommaList(pool.Exclude))
 	facts.Fact("auto assign", yesNo(pool.AutoAssign))
+	if len(pool.Namespaces) > 0 {
+		facts.Fact("namespaces", strings.Join(pool.Namespaces, ", "))
+	}
 	facts.Fact("used", fmt.Sprintf("%s of %s", render.Count(pool.Used), render.Count(pool.Size)))
+	for _, namespace := range slices.Sorted(maps.Keys(pool.UsedBy)) {
+		facts.Fact("  "+namespace, render.Count(pool.UsedBy[namespace]))
+	}
 	facts.Fact("free", render.Count(pool.Free))
 	facts.Fact("cooling", render.Count(pool.Cooling))
 	facts.Fact("reserved", render.Count(pool.Reserved))
