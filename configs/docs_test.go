@@ -67,7 +67,7 @@ func TestReferencePagesAreComplete(t *testing.T) {
 		sourceKeys = append(sourceKeys, strict.Keys(typ.new())...)
 	}
 	slices.Sort(sourceKeys)
-	lists := slices.Concat(strict.Keys(Pool{}), strict.Keys(BGPPeer{}), strict.Keys(APIRole{}), strict.Keys(Hook{}), slices.Compact(sourceKeys))
+	lists := slices.Concat(strict.Keys(Pool{}), strict.Keys(Quota{}), strict.Keys(BGPPeer{}), strict.Keys(APIRole{}), strict.Keys(Hook{}), slices.Compact(sourceKeys))
 	for _, test := range []struct {
 		page, heading string
 		want          []string
@@ -92,7 +92,7 @@ func TestReferencePagesAreComplete(t *testing.T) {
 	if !slices.Equal(got, config) {
 		t.Errorf("config.md has rows for\n%v, the code reads\n%v", got, config)
 	}
-	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"announce", "api", "consul", "dataplane", "dns", "health", "hook", "ipam", "log", "metrics", "node", "pool", "source"}) {
+	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"announce", "api", "consul", "dataplane", "dns", "health", "hook", "ipam", "log", "metrics", "node", "pool", "quota", "source"}) {
 		t.Errorf("sections %v: is one of them missing from this test and from config.md?", top)
 	}
 }

@@ -95,11 +95,10 @@ const (
 // PoolStatus is the state of a pool. Numbers stop at 2^64-1, which IPv6 reaches.
 type PoolStatus struct {
 	Pool
-	Removed bool   // no longer in the configuration, but has leases
-	Size    uint64 // addresses that the configuration allows, used or not
-	Used    uint64 // held, in any range
-	// Namespaces are the held addresses of each namespace that has some.
-	UsedBy   map[string]uint64
+	Removed  bool              // no longer in the configuration, but has leases
+	Size     uint64            // addresses that the configuration allows, used or not
+	Used     uint64            // held, in any range
+	UsedBy   map[string]uint64 // how much of Used each namespace has
 	Cooling  uint64
 	Reserved uint64 // and not held
 	HeldOut  uint64 // part of Size that is not allocated because something else has it

@@ -97,7 +97,7 @@ type Service struct {
 
 	VIPs []netip.Addr // requested addresses, at most one per family; empty: automatic
 	// Preferred are addresses that the service has from another program. Each is chosen for a service that holds none of its
-	// family, if it is free in the service's pool. A change alone is no change of the service.
+	// family, if it is free in the service's pool.
 	Preferred []netip.Addr
 	Ports     []Port
 	Backends  []Backend // sorted by address, then port; no duplicates

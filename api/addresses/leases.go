@@ -2,8 +2,10 @@ package addresses
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 
 	"github.com/ironvip/ironvip/api/request"
 	"github.com/ironvip/ironvip/api/server"
@@ -102,10 +104,18 @@ func heldOutView(h ipam.HeldOut) v1.HeldOut {
 	return v1.HeldOut{Prefix: h.Prefix, Reason: string(h.Reason), Message: h.Detail}
 }
 
+// usedBy returns the use of a pool by namespace, in order.
+func usedBy(of map[string]uint64) (out []v1.NamespaceUse) {
+	for _, namespace := range slices.Sorted(maps.Keys(of)) {
+		out = append(out, v1.NamespaceUse{Namespace: namespace, Addresses: min(of[namespace], MaxCount)})
+	}
+	return out
+}
+
 func (h *handlers) listPools(_ context.Context, in *request.Paging) (out v1.PoolList, err error) {
 	pools := request.Convert(h.Pools(), func(p ipam.PoolStatus) v1.Pool {
 		return v1.Pool{Name: p.Name, Removed: p.Removed,
-			CIDRs: append([]netip.Prefix{}, p.CIDRs...), Exclude: append([]netip.Prefix{}, p.Exclude...), AutoAssign: p.AutoAssign, Namespaces: p.Namespaces, UsedBy: p.UsedBy,
+			CIDRs: append([]netip.Prefix{}, p.CIDRs...), Exclude: append([]netip.Prefix{}, p.Exclude...), AutoAssign: p.AutoAssign, Namespaces: p.Namespaces, UsedBy: usedBy(p.UsedBy),
 			Size: min(p.Size, MaxCount), Used: min(p.Used, MaxCount), Cooling: min(p.Cooling, MaxCount), Reserved: min(p.Reserved, MaxCount),
 			HeldOut: min(p.HeldOut, MaxCount), HeldRanges: request.Convert(p.HeldOutRanges, heldOutView), Free: min(p.Free, MaxCount), Alarms: server.Problems(p.Alarms)}
 	})

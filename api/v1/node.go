@@ -163,21 +163,27 @@ type VIPList struct {
 
 // Pool is one pool of addresses with its usage. Counts of IPv6 pools stop at 2^53-1.
 type Pool struct {
-	Name       string            `json:"name"`
-	CIDRs      []netip.Prefix    `json:"cidrs"`
-	Exclude    []netip.Prefix    `json:"exclude"`
-	AutoAssign bool              `json:"auto_assign"`
-	Namespaces []string          `json:"namespaces,omitempty" doc:"of services that may have its addresses; absent: all"`
-	Removed    bool              `json:"removed,omitempty" doc:"no longer in the configuration, but some addresses are held or kept"`
-	Size       uint64            `json:"size" doc:"allocatable addresses, used or not"`
-	Used       uint64            `json:"used"`
-	UsedBy     map[string]uint64 `json:"used_by,omitempty" doc:"held addresses of each namespace that has some"`
-	Cooling    uint64            `json:"cooling"`
-	Reserved   uint64            `json:"reserved" doc:"reserved and not held"`
-	HeldOut    uint64            `json:"held_out" doc:"the host's own, its gateways and overlaps"`
-	HeldRanges []HeldOut         `json:"held_out_ranges,omitempty" doc:"where these are, and why; at most 256"`
-	Free       uint64            `json:"free"`
-	Alarms     []Problem         `json:"alarms"`
+	Name       string         `json:"name"`
+	CIDRs      []netip.Prefix `json:"cidrs"`
+	Exclude    []netip.Prefix `json:"exclude"`
+	AutoAssign bool           `json:"auto_assign"`
+	Namespaces []string       `json:"namespaces,omitempty" doc:"of services that may have its addresses; absent: all"`
+	Removed    bool           `json:"removed,omitempty" doc:"no longer in the configuration, but some addresses are held or kept"`
+	Size       uint64         `json:"size" doc:"allocatable addresses, used or not"`
+	Used       uint64         `json:"used"`
+	UsedBy     []NamespaceUse `json:"used_by,omitempty" doc:"held addresses of each namespace that has some"`
+	Cooling    uint64         `json:"cooling"`
+	Reserved   uint64         `json:"reserved" doc:"reserved and not held"`
+	HeldOut    uint64         `json:"held_out" doc:"the host's own, its gateways and overlaps"`
+	HeldRanges []HeldOut      `json:"held_out_ranges,omitempty" doc:"where these are, and why; at most 256"`
+	Free       uint64         `json:"free"`
+	Alarms     []Problem      `json:"alarms"`
+}
+
+// NamespaceUse is how many addresses of a pool the services of a namespace hold.
+type NamespaceUse struct {
+	Namespace string `json:"namespace"`
+	Addresses uint64 `json:"addresses"`
 }
 
 // HeldOut is a part of a pool that something else has, so that it is not allocated.

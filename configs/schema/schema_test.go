@@ -238,7 +238,7 @@ func TestDescriptions(t *testing.T) {
 			for key, p := range of {
 				child := p.(Node)
 				_, isTable := child["properties"]
-				if child["description"] == nil && !isTable && path+key != "pool" && path+key != "hook" && path+key != "source" && path+key != "service" {
+				if child["description"] == nil && !isTable && path+key != "pool" && path+key != "quota" && path+key != "hook" && path+key != "source" && path+key != "service" {
 					t.Errorf("%s%s has no description", path, key)
 				}
 				check(path+key+".", child)

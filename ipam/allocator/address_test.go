@@ -166,10 +166,61 @@ func TestPools(t *testing.T) {
 	w.refused(vip.CodeOutsidePool, "10.0.0.1 is in no pool", "e", requests("10.0.0.1"))
 
 	w.configure(pools(manual))
-	w.refused(vip.CodeNoPool, "names no pool, and none has auto_assign", "f")
+	w.refused(vip.CodeNoPool, `names no pool, and none that serves namespace "default" has auto_assign`, "f")
 	w.configure(ipam.Config{})
 	w.refused(vip.CodeNoPool, "names no pool", "f")
 	same(t, "held without any pool", w.get("a"), "192.0.2.1")
+}
+
+// in puts a service into a namespace.
+func in(namespace string) change { return func(s *vip.Service) { s.Key.Namespace = namespace } }
+
+func TestNamespacesOfPools(t *testing.T) {
+	shop := pool("shop", "192.0.2.0/28")
+	shop.Namespaces = []string{"shop"}
+	w := newWorld(t, pools(shop, pool("all", "198.51.100.0/28")))
+	same(t, "of the namespace", w.get("a", in("shop")), "192.0.2.1")
+	same(t, "of another one", w.get("b"), "198.51.100.1")
+	w.refused(vip.CodeNoPool, `pool "shop" does not serve namespace "default"`, "c", from("shop"))
+	w.refused(vip.CodeNoPool, `pool "shop" does not serve namespace "default"`, "d", requests("192.0.2.9"))
+	same(t, "preferred", w.get("e", func(s *vip.Service) { s.Preferred = []netip.Addr{addr("192.0.2.9")} }), "198.51.100.2")
+	same(t, "assigned by its source", w.get("f", assigned, requests("192.0.2.9")), "192.0.2.9")
+	closed := pool("all", "198.51.100.0/28")
+	closed.Namespaces = []string{"shop"}
+	w.configure(pools(shop, closed))
+	same(t, "held before", w.get("b"), "198.51.100.1")
+	w.refused(vip.CodeNoPool, `none that serves namespace "default" has auto_assign`, "g")
+	w.durable()
+}
+
+func TestQuota(t *testing.T) {
+	cfg := pools(pool("p", "192.0.2.0/28"), pool("q", "198.51.100.0/28", "2001:db8::/124"))
+	cfg.Quotas = []ipam.Quota{{Namespace: "shop", Addresses: 3}}
+	cfg.ReuseDelay = 0
+	w := newWorld(t, cfg)
+	const full = `namespace "shop" has 3 of 3 addresses`
+	same(t, "the first", w.get("a", in("shop")), "192.0.2.1")
+	same(t, "two families", w.get("b", in("shop"), from("q")), "198.51.100.1 2001:db8::1")
+	w.refused(vip.CodeQuota, full, "c", in("shop"))
+	w.refused(vip.CodeQuota, full, "d", in("shop"), requests("192.0.2.9"))
+	same(t, "another namespace", w.get("e"), "192.0.2.2")
+	same(t, "a move", w.get("a", in("shop"), requests("192.0.2.7")), "192.0.2.7")
+	w.restart()
+	w.refused(vip.CodeQuota, full, "c", in("shop"))
+	got := w.a.Pools()
+	expect.Equal(t, fmt.Sprint(got[0].UsedBy, got[1].UsedBy), "map[default:1 shop:1] map[shop:2]")
+	cfg.Quotas[0].Addresses = 1
+	w.configure(cfg)
+	same(t, "held before", w.get("b", in("shop"), from("q")), "198.51.100.1 2001:db8::1")
+	cfg.Quotas[0].Addresses = 4
+	w.configure(cfg)
+	same(t, "raised", w.get("c", in("shop"), share("k", tcp(80))), "192.0.2.3")
+	same(t, "shared", w.get("f", in("shop"), share("k", tcp(81))), "192.0.2.3")
+	batch := w.a.Preview([]vip.Service{{Key: vip.ServiceKey{Namespace: "one", Name: "x"}, Source: "s"}, {Key: vip.ServiceKey{Namespace: "shop", Name: "y"}, Source: "s"}})
+	if len(batch[0].VIPs) != 1 || len(batch[1].VIPs) != 0 || !vip.HasCode(batch[1].Problems, vip.CodeQuota) {
+		t.Errorf("in a batch: %+v", batch)
+	}
+	w.durable()
 }
 
 func TestRequestsThatCannotBeGranted(t *testing.T) {

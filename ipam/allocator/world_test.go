@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -180,7 +181,7 @@ func (w *world) refused(code, words, name string, changes ...change) string {
 		w.t.Fatalf("%s has %s and the problems %v, want one", name, vips(got), got.Problems)
 	}
 	p := got.Problems[0]
-	if p.Code != code || !strings.Contains(p.Message, words) || p.Hint == "" || p.Service != name {
+	if p.Code != code || !strings.Contains(p.Message, words) || p.Hint == "" || path.Base(p.Service) != name {
 		w.t.Errorf("%s: problem %+v, want code %s and %q", name, p, code, words)
 	}
 	return vips(got)

@@ -79,7 +79,7 @@ func (p *Plan) poolFor(s *vip.Service, had, kept []ipam.Lease) (*pool.Pool, vip.
 		return from, vip.Problem{}
 	}
 	for _, a := range s.Preferred {
-		if from := p.state.poolOf(a); from != nil && from.Allows(a) {
+		if from := p.state.poolOf(a); from != nil && from.Allows(a) && from.Serves(s.Key.Namespace) {
 			return from, vip.Problem{}
 		}
 	}

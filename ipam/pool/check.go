@@ -95,8 +95,9 @@ var unfit = []struct {
 	what   string
 }{
 	{netip.MustParsePrefix("0.0.0.0/8"), `"this network"`},
+	{netip.MustParsePrefix("169.254.0.0/16"), "link-local"},
 	{netip.MustParsePrefix("224.0.0.0/4"), "multicast"},
-	{netip.MustParsePrefix("255.255.255.255/32"), "broadcast"},
+	{netip.MustParsePrefix("240.0.0.0/4"), "reserved"},
 	{netip.MustParsePrefix("::/128"), "the unspecified address"},
 	{netip.MustParsePrefix("::ffff:0:0/96"), "IPv4 in IPv6"},
 	{netip.MustParsePrefix("fe80::/10"), "link-local"},

@@ -40,13 +40,14 @@ func TestCheck(t *testing.T) {
 			`pool[0].cidrs: pool "a" 2001:db8::1/64 has bits set behind its length`,
 		}},
 		{name: "zero range", pools: []ipam.Pool{{Name: "a", CIDRs: make([]netip.Prefix, 1)}}, want: []string{`pool[0].cidrs: pool "a" invalid Prefix is not a range`}},
-		{name: "unfit", pools: []ipam.Pool{p("a", "224.0.0.0/8", "0.0.0.0/0", "fe80::/64", "ff02::/16", "::ffff:0:0/96", "255.255.255.255/32")}, want: []string{
+		{name: "unfit", pools: []ipam.Pool{p("a", "224.0.0.0/8", "0.0.0.0/0", "fe80::/64", "ff02::/16", "::ffff:0:0/96", "255.255.255.255/32", "169.254.1.0/24")}, want: []string{
 			`pool[0].cidrs: pool "a" 224.0.0.0/8 reaches into 224.0.0.0/4, which is multicast`,
 			`pool[0].cidrs: pool "a" 0.0.0.0/0 reaches into 0.0.0.0/8, which is "this network"`,
 			`pool[0].cidrs: pool "a" fe80::/64 reaches into fe80::/10, which is link-local`,
 			`pool[0].cidrs: pool "a" ff02::/16 reaches into ff00::/8, which is multicast`,
 			`pool[0].cidrs: pool "a" ::ffff:0.0.0.0/96 reaches into ::ffff:0.0.0.0/96, which is IPv4 in IPv6`,
-			`pool[0].cidrs: pool "a" 255.255.255.255/32 reaches into 255.255.255.255/32, which is broadcast`,
+			`pool[0].cidrs: pool "a" 255.255.255.255/32 reaches into 240.0.0.0/4, which is reserved`,
+			`pool[0].cidrs: pool "a" 169.254.1.0/24 reaches into 169.254.0.0/16, which is link-local`,
 		}},
 		{name: "overlaps", pools: []ipam.Pool{p("a", "10.0.0.0/16", "10.0.4.0/24"), p("b", "10.0.0.0/8")}, want: []string{
 			`pool[0].cidrs: pool "a" 10.0.4.0/24 overlaps 10.0.0.0/16 of the same pool`,

@@ -63,6 +63,7 @@ func SameService(a, b vip.Service) bool {
 		a.Hostnames.Equal(b.Hostnames) &&
 		maps.Equal(a.Labels, b.Labels) &&
 		slices.Equal(a.VIPs, b.VIPs) &&
+		slices.Equal(a.Preferred, b.Preferred) &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		slices.Equal(a.Ports, b.Ports) &&
 		slices.Equal(a.Backends, b.Backends)

@@ -3,7 +3,6 @@ package address
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -164,8 +163,8 @@ func poolText(p *output.Printer, pool v1.Pool) string {
 		facts.Fact("namespaces", strings.Join(pool.Namespaces, ", "))
 	}
 	facts.Fact("used", fmt.Sprintf("%s of %s", render.Count(pool.Used), render.Count(pool.Size)))
-	for _, namespace := range slices.Sorted(maps.Keys(pool.UsedBy)) {
-		facts.Fact("  "+namespace, render.Count(pool.UsedBy[namespace]))
+	for _, use := range pool.UsedBy {
+		facts.Fact("  "+use.Namespace, render.Count(use.Addresses))
 	}
 	facts.Fact("free", render.Count(pool.Free))
 	facts.Fact("cooling", render.Count(pool.Cooling))
