@@ -66,6 +66,7 @@ type Dataplane struct {
 	Device            string         `toml:"device"`              // the interface with the VIPs
 	SkLookup          string         `toml:"sk_lookup"`           // SkLookupAuto or SkLookupNever
 	Connect           string         `toml:"connect"`             // ConnectOff, ConnectAuto or ConnectOn
+	ConnectNamespaces string         `toml:"connect_namespaces"`  // ConnectOwn or ConnectAll
 	ProxySocket       string         `toml:"proxy_socket"`        // of the process of the userspace dataplane; "": the agent is that process
 	// HardStopAfter is how long the open connections of a dataplane that was replaced may go on.
 	HardStopAfter spec.Duration `toml:"hard_stop_after"`
@@ -102,6 +103,12 @@ const (
 	ConnectOff  = "off"
 	ConnectAuto = "auto"
 	ConnectOn   = "on"
+)
+
+// The network namespaces whose programs are balanced at connect(): that of the agent, or all of the host.
+const (
+	ConnectOwn = "own"
+	ConnectAll = "all"
 )
 
 // The roles of a host in the dataplane. A director balances. A real server is a backend of direct
@@ -180,7 +187,7 @@ func Default() *Config {
 		Node: Node{StateDir: DefaultStateDir},
 		API:  API{Socket: DefaultSocket, SocketMode: DefaultSocketMode, RateLimit: DefaultAPIRate},
 		Dataplane: Dataplane{Mode: ModeAuto, Role: RoleDirector, ResyncInterval: spec.Duration(DefaultResyncInterval),
-			Device: DefaultDevice, SkLookup: SkLookupAuto, Connect: ConnectOff, HardStopAfter: spec.Duration(DefaultHardStopAfter)},
+			Device: DefaultDevice, SkLookup: SkLookupAuto, Connect: ConnectOff, ConnectNamespaces: ConnectOwn, HardStopAfter: spec.Duration(DefaultHardStopAfter)},
 		IPAM:   IPAM{Store: StoreBolt, ReuseDelay: spec.Duration(DefaultReuseDelay), OrphanGrace: spec.Duration(ipam.DefaultOrphanGrace), NodePorts: PortRange{30000, 32767}},
 		Health: health.NewConfig(), Announce: newAnnounce(), DNS: newDNS(),
 		Consul: Consul{Prefix: DefaultConsulPrefix},

@@ -45,6 +45,7 @@ namespaces = ["shop", "pay"]
 labels = ["tier=web"]
 sk_lookup = "never"
 connect = "auto"
+connect_namespaces = "all"
 hard_stop_after = "1m"
 [ipam]
 store = "consul"
@@ -119,7 +120,7 @@ format = "json"
 	want := &Config{
 		Node: Node{Name: "lb1", Zone: "rack-7", StateDir: "/srv/state"},
 		API:  API{SocketMode: 0o600, Listen: "[::1]:7480", RateLimit: 50},
-		Dataplane: Dataplane{Mode: ModeIPVS, Role: RoleRealServer, ResyncInterval: spec.Duration(10 * time.Second), Device: "vips", SkLookup: SkLookupNever, Connect: ConnectAuto, HardStopAfter: spec.Duration(time.Minute),
+		Dataplane: Dataplane{Mode: ModeIPVS, Role: RoleRealServer, ResyncInterval: spec.Duration(10 * time.Second), Device: "vips", SkLookup: SkLookupNever, Connect: ConnectAuto, ConnectNamespaces: ConnectAll, HardStopAfter: spec.Duration(time.Minute),
 			Namespaces: []string{"shop", "pay"}, Labels: []string{"tier=web"},
 			NodePortAddresses: []AddressRange{{prefix("192.0.2.1/32")}, {prefix("198.51.100.0/24")}}},
 		IPAM: IPAM{Store: "consul", ReuseDelay: spec.Duration(time.Hour), OrphanGrace: spec.Duration(2 * time.Minute), NodePorts: PortRange{31000, 31999},

@@ -71,6 +71,7 @@ func (c *Config) checkDataplane(t *tomlfile.Checker) {
 	t.Between("hard_stop_after", d.HardStopAfter, 0, MaxHardStopAfter, `use "0s" to "168h"`)
 	t.Choice("sk_lookup", d.SkLookup, SkLookupAuto, SkLookupNever)
 	t.Choice("connect", d.Connect, ConnectOff, ConnectAuto, ConnectOn)
+	t.Choice("connect_namespaces", d.ConnectNamespaces, ConnectOwn, ConnectAll)
 	if d.Role == RoleRealServer && d.Connect == ConnectOn {
 		t.Bad("connect", `set dataplane.connect to "off"`, "a real server balances nothing")
 	}

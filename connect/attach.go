@@ -39,9 +39,10 @@ func Cgroup() (string, error) {
 	return "", errors.New("there are no cgroups of version 2 at /sys/fs/cgroup")
 }
 
-// attach loads the programs and attaches them to a cgroup. With files, those of an earlier process, it goes on with their maps
+// attach loads the programs and attaches them to the cgroup. With files, those of an earlier process, it goes on with their maps
 // and replaces their programs, each in one step; objects of another layout end instead. It closes the files.
-func attach(cgroup string, files []*os.File) (*objects, error) {
+func attach(of Options) (*objects, error) {
+	cgroup, files := of.Cgroup, of.Files
 	namespace := sockets.Namespace()
 	if namespace == 0 {
 		closeFiles(files)
@@ -53,6 +54,11 @@ func attach(cgroup string, files []*os.File) (*objects, error) {
 	}
 	if err := spec.Variables["namespace"].Set(namespace); err != nil {
 		return nil, err
+	}
+	if of.AllNamespaces {
+		if err := spec.Variables["all_namespaces"].Set(uint64(1)); err != nil {
+			return nil, err
+		}
 	}
 	o := &objects{cgroup: cgroup, specs: spec.Programs}
 	o.adopt(spec.Maps, files)
@@ -68,7 +74,7 @@ func attach(cgroup string, files []*os.File) (*objects, error) {
 	}
 	if err != nil {
 		o.close()
-		return nil, bpf.Refusal(err, "BPF programs of cgroups for getpeername (CONFIG_CGROUP_BPF)", "bpftool cgroup show "+cgroup)
+		return nil, bpf.Refusal(err, "BPF programs of cgroups for getpeername (CONFIG_CGROUP_BPF)", o.list())
 	}
 	return o, nil
 }
@@ -120,12 +126,18 @@ func (o *objects) complete() error {
 		} else {
 			err = o.attachOne(name)
 		}
+		if errors.Is(err, unix.EPERM) {
+			return &bpf.RefusedError{Reason: fmt.Sprintf("%s: another program is attached there that allows no others (EPERM)", name), Hint: "see it with: " + o.list(), Err: err}
+		}
 		if err != nil {
 			return fmt.Errorf("attach %s: %w", name, err)
 		}
 	}
 	return nil
 }
+
+// list is the command that lists what is attached to the cgroup.
+func (o *objects) list() string { return "bpftool cgroup show " + o.cgroup }
 
 func (o *objects) attachOne(name string) error {
 	to := o.specs[name].AttachType

@@ -34,6 +34,7 @@ type lab struct {
 	*netlab.Lab
 	*Plane
 	cgroup string
+	all    bool // planes that are opened serve all network namespaces
 	have   map[vip.FrontendKey]*vip.Frontend
 }
 
@@ -52,10 +53,20 @@ func newLab(t testing.TB) *lab {
 	return l
 }
 
+// next has another process go on with everything.
+func (l *lab) next() {
+	l.Helper()
+	files := must.Get(l.Files())(l)
+	l.Plane.Close()
+	l.Plane = l.opened(files...)
+}
+
 // opened returns a Plane that goes on with files.
 func (l *lab) opened(files ...*os.File) (p *Plane) {
 	l.Helper()
-	l.Director.Do(func() { p = must.Get(Open(Options{Cgroup: l.cgroup, Files: files, Host: "here"}))(l) })
+	l.Director.Do(func() {
+		p = must.Get(Open(Options{Cgroup: l.cgroup, Files: files, Host: "here", AllNamespaces: l.all}))(l)
+	})
 	l.Cleanup(p.Close)
 	return p
 }
@@ -116,118 +127,6 @@ func (l *lab) dial(network, at string) *netlab.Conn {
 // The names of both backends.
 const first, second = "backend1", "backend2"
 
-// A program reaches the backend by each kind of socket, and is told that it has reached the virtual address.
-func TestClients(t *testing.T) {
-	l := newLab(t)
-	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
-		l.set(l.frontend("192.0.2.1:80", protocol, 0), l.frontend("[2001:db8::1]:80", protocol, 0))
-		for _, at := range []string{"192.0.2.1:80", "[2001:db8::1]:80"} {
-			c := l.dial(protocol.String(), at)
-			a := must.Get(c.Ask())(t)
-			expect.Equal(t, a.Name, first, "%s %s", protocol, at)
-			expect.Equal(t, c.RemoteAddr().String(), at, "getpeername")
-			expect.Equal(t, a.Client.String(), c.LocalAddr().String(), "the client as the backend sees it")
-			var buf [100]byte
-			if u, is := c.Conn.(*net.UDPConn); is { // the sender of an answer
-				must.Get(u.Write([]byte("?")))(t)
-				_, from, err := u.ReadFromUDPAddrPort(buf[:])
-				must.Succeed(t, err)
-				expect.Equal(t, from.String(), at, "recvfrom of a connected socket")
-			}
-		}
-	}
-	l.Director.Do(func() {
-		l.unconnected(t)
-		l.mapped(t)
-		l.fastOpen(t)
-		l.boundPort(t)
-		l.boundAddress(t)
-	})
-	expect.Equal(t, l.ask("tcp", "192.0.2.1:81"), "dial tcp 192.0.2.1:81: connect: network is unreachable", "another port")
-}
-
-// unconnected asks by sendto, and then connects the same socket.
-func (l *lab) unconnected(t *testing.T) {
-	for network, at := range map[string]string{"udp4": "192.0.2.1:80", "udp6": "[2001:db8::1]:80", "udp": "192.0.2.1:80"} {
-		c := must.Get(net.ListenUDP(network, nil))(t)
-		defer c.Close()
-		var buf [100]byte
-		must.Succeed(t, c.SetDeadline(time.Now().Add(10*time.Second)))
-		for range 2 {
-			must.Get(c.WriteToUDPAddrPort([]byte("?"), netip.MustParseAddrPort(at)))(t)
-			n, from, err := c.ReadFromUDPAddrPort(buf[:])
-			must.Succeed(t, err, "%s", network)
-			expect.Equal(t, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()).String(), at, "%s: the sender", network)
-			expect.Contains(t, string(buf[:n]), first)
-		}
-	}
-	fd := must.Get(unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0))(t)
-	defer unix.Close(fd)
-	to := &unix.SockaddrInet4{Addr: [4]byte{192, 0, 2, 1}, Port: 80}
-	must.Succeed(t, unix.Sendto(fd, []byte("?"), 0, to))
-	must.Succeed(t, unix.Connect(fd, to))
-	must.Get(unix.Write(fd, []byte("?")))(t)
-	name := must.Get(unix.Getpeername(fd))(t)
-	expect.Equal(t, name.(*unix.SockaddrInet4).Addr, to.Addr, "getpeername")
-	var buf [100]byte
-	for range 2 { // of both datagrams
-		n, from, err := unix.Recvfrom(fd, buf[:], 0)
-		must.Succeed(t, err)
-		expect.Contains(t, string(buf[:n]), first)
-		expect.Equal(t, from.(*unix.SockaddrInet4).Addr, to.Addr, "the sender")
-	}
-}
-
-var vip4 = [16]byte{10: 0xff, 11: 0xff, 12: 192, 14: 2, 15: 1}
-
-// mapped connects a socket of IPv6 to an address of IPv4, as Java does.
-func (l *lab) mapped(t *testing.T) {
-	fd := must.Get(unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
-	defer unix.Close(fd)
-	must.Succeed(t, unix.Connect(fd, &unix.SockaddrInet6{Addr: vip4, Port: 80}))
-	must.Get(unix.Write(fd, []byte("?\n")))(t)
-	var buf [100]byte
-	n := must.Get(unix.Read(fd, buf[:]))(t)
-	expect.Contains(t, string(buf[:n]), first)
-	name := must.Get(unix.Getpeername(fd))(t)
-	expect.Equal(t, name.(*unix.SockaddrInet6).Addr, vip4, "getpeername")
-}
-
-func (l *lab) fastOpen(t *testing.T) {
-	fd := must.Get(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
-	defer unix.Close(fd)
-	must.Succeed(t, unix.Sendto(fd, []byte("?\n"), unix.MSG_FASTOPEN, &unix.SockaddrInet4{Addr: [4]byte{192, 0, 2, 1}, Port: 80}))
-	var buf [100]byte
-	n := must.Get(unix.Read(fd, buf[:]))(t)
-	expect.Contains(t, string(buf[:n]), first)
-}
-
-func (l *lab) boundPort(t *testing.T) {
-	d := net.Dialer{LocalAddr: &net.TCPAddr{Port: 12345}}
-	c := must.Get(d.DialContext(t.Context(), "tcp4", "192.0.2.1:80"))(t)
-	defer c.Close()
-	expect.Equal(t, c.LocalAddr().(*net.TCPAddr).Port, 12345)
-}
-
-// boundAddress is left to the dataplane, which isn't there.
-func (l *lab) boundAddress(t *testing.T) {
-	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(l.Director.Addr4, 0))}
-	if c, err := d.DialContext(t.Context(), "tcp4", "192.0.2.1:80"); err == nil {
-		c.Close()
-		t.Error("a program with an address of its choice was balanced")
-	}
-}
-
-// Programs in other network namespaces are left to the dataplane.
-func TestOtherNamespaces(t *testing.T) {
-	l := newLab(t)
-	l.set(l.frontend("192.0.2.1:80", vip.TCP, 0))
-	a, err := l.Client.Ask("tcp", netip.MustParseAddrPort("192.0.2.1:80"))
-	if err == nil {
-		t.Errorf("%+v", a)
-	}
-}
-
 // names returns who answers n clients.
 func (l *lab) names(network, at string, n int) map[string]int {
 	l.Helper()
@@ -241,11 +140,13 @@ func (l *lab) names(network, at string, n int) map[string]int {
 func TestSchedulers(t *testing.T) {
 	l := newLab(t)
 	f := l.frontend("192.0.2.1:80", vip.TCP, 0, 1)
-	f.Backends[0].Weight = 3
+	f.Backends[0].Weight, f.Backends[1].Weight = 29, 10 // in three groups of slots
 	l.set(f)
 	got := l.names("tcp", "192.0.2.1:80", 200)
 	expect.Between(t, got[first], 120, 180, "of 200 clients with three quarters of the weight: %v", got)
 	expect.Equal(t, got[first]+got[second], 200, "%v", got)
+	l.apply(f.Key, nil)
+	l.nothingIsLeft()
 	for _, s := range []vip.Scheduler{vip.SourceHash, vip.MaglevHash} {
 		f := l.frontend("192.0.2.1:80", vip.TCP, 0, 1)
 		f.Scheduler = s
@@ -305,10 +206,16 @@ func TestLeft(t *testing.T) {
 	l.apply(served.Key, nil)
 	expect.Contains(t, l.ask("tcp", "192.0.2.1:80"), "unreachable")
 	expect.Empty(t, l.actual(), "frontends that are left behind")
+	l.nothingIsLeft()
+}
+
+// nothingIsLeft checks that there are no entries of frontends.
+func (l *lab) nothingIsLeft() {
+	l.Helper()
 	for name, m := range l.objects.maps {
 		if name == "slots" || name == "backends" || name == "services" || name == "counters" {
 			var k, v []byte
-			expect.False(t, m.Iterate().Next(&k, &v), "%s has an entry", name)
+			expect.False(l, m.Iterate().Next(&k, &v), "%s has an entry", name)
 		}
 	}
 }
@@ -481,28 +388,24 @@ func TestKilledInAChange(t *testing.T) {
 	l := newLab(t)
 	f := l.frontend("192.0.2.1:80", vip.TCP, 0)
 	l.set(f)
-	must.Succeed(t, l.slots.Put(&slot{99, 0}, &place{}))
+	must.Succeed(t, l.slots.Put(&group{99, 0}, &places{}))
 	must.Succeed(t, l.backends.Put(new(backendOf(99, f.Backends[0].Addr)), new(uint32(1))))
-	files := must.Get(l.Files())(t)
-	l.Plane.Close()
-	l.Plane = l.opened(files...)
+	l.next()
 	expect.Len(t, l.actual(), 1)
-	_, found, _ := lookup[slot, place](l.slots, slot{99, 0})
+	_, found, _ := lookup[group, places](l.slots, group{99, 0})
 	expect.False(t, found, "a slot is left")
 	_, found, _ = lookup[backend, uint32](l.backends, backendOf(99, f.Backends[0].Addr))
 	expect.False(t, found, "a backend is left")
 	expect.Equal(t, l.ask("tcp", "192.0.2.1:80"), first)
 }
 
-// Programs of others at the same place go on, and one that is detached comes back.
-func TestBesideOtherPrograms(t *testing.T) {
-	l := newLab(t)
-	l.set(l.frontend("192.0.2.1:80", vip.TCP, 0))
-	runs := must.Get(ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}))(t)
-	defer runs.Close()
-	other := must.Get(ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect, License: "GPL", Instructions: asm.Instructions{
+// counting returns a program for connect4 that does nothing but count its runs.
+func counting(t testing.TB) (p *ebpf.Program, runs func() uint64) {
+	m := must.Get(ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}))(t)
+	t.Cleanup(func() { m.Close() })
+	p = must.Get(ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect, License: "GPL", Instructions: asm.Instructions{
 		asm.StoreImm(asm.RFP, -4, 0, asm.Word),
-		asm.LoadMapPtr(asm.R1, runs.FD()),
+		asm.LoadMapPtr(asm.R1, m.FD()),
 		asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, -4),
 		asm.FnMapLookupElem.Call(),
@@ -512,17 +415,57 @@ func TestBesideOtherPrograms(t *testing.T) {
 		asm.Mov.Imm(asm.R0, 1).WithSymbol("end"),
 		asm.Return(),
 	}}))(t)
-	defer other.Close()
-	beside := must.Get(link.AttachCgroup(link.CgroupOptions{Path: l.cgroup, Attach: ebpf.AttachCGroupInet4Connect, Program: other}))(t)
-	defer beside.Close()
+	t.Cleanup(func() { p.Close() })
+	return p, func() (n uint64) {
+		t.Helper()
+		must.Succeed(t, m.Lookup(new(uint32), &n))
+		return n
+	}
+}
+
+// Programs of others at the same place go on, whether they were attached earlier or later, and one that is detached comes back.
+func TestBesideOtherPrograms(t *testing.T) {
+	l := newLab(t)
+	l.set(l.frontend("192.0.2.1:80", vip.TCP, 0))
+	earlier, runsOfEarlier := counting(t)
+	later, runsOfLater := counting(t)
+	attach := func(p *ebpf.Program) {
+		beside := must.Get(link.AttachCgroup(link.CgroupOptions{Path: l.cgroup, Attach: ebpf.AttachCGroupInet4Connect, Program: p}))(t)
+		t.Cleanup(func() { beside.Close() })
+	}
+	l.Plane.Close()
+	attach(earlier)
+	l.Plane = l.opened()
+	clear(l.have)
+	l.set(l.frontend("192.0.2.1:80", vip.TCP, 0))
+	attach(later)
 	expect.Equal(t, l.ask("tcp", "192.0.2.1:80"), first)
 	must.Succeed(t, l.objects.links[ebpf.AttachCGroupInet4Connect].Detach())
 	expect.Contains(t, l.ask("tcp", "192.0.2.1:80"), "unreachable", "without the program")
 	l.actual()
 	expect.Equal(t, l.ask("tcp", "192.0.2.1:80"), first, "after a resync")
-	var n uint64
-	must.Succeed(t, runs.Lookup(new(uint32), &n))
-	expect.Equal(t, n, 3, "runs of the other program")
+	expect.Equal(t, fmt.Sprint(runsOfEarlier(), runsOfLater()), "3 3", "runs of the other programs")
+}
+
+// A program of others that allows no others at its place stays alone there, and one that wants to be alone is refused.
+func TestProgramsThatAllowNoOthers(t *testing.T) {
+	l := newLab(t)
+	l.set(l.frontend("192.0.2.1:80", vip.TCP, 0))
+	alone, runs := counting(t)
+	dir := must.Get(os.Open(l.cgroup))(t)
+	defer dir.Close()
+	exclusive := link.RawAttachProgramOptions{Target: int(dir.Fd()), Program: alone, Attach: ebpf.AttachCGroupInet4Connect}
+	expect.Is(t, link.RawAttachProgram(exclusive), unix.EPERM)
+	expect.Equal(t, l.ask("tcp", "192.0.2.1:80"), first)
+	l.Plane.Close()
+	must.Succeed(t, link.RawAttachProgram(exclusive))
+	defer link.RawDetachProgram(link.RawDetachProgramOptions{Target: exclusive.Target, Program: alone, Attach: exclusive.Attach})
+	_, err := Open(Options{Cgroup: l.cgroup})
+	must.Is(t, err, unix.EPERM)
+	expect.Equal(t, err.Error(), "connect4: another program is attached there that allows no others (EPERM)")
+	expect.Equal(t, bpf.Hint(err), "see it with: bpftool cgroup show "+l.cgroup)
+	expect.Contains(t, l.ask("tcp", "192.0.2.1:80"), "unreachable")
+	expect.Equal(t, runs(), 1)
 }
 
 // The capabilities of a unit are enough. The verifier is stricter with them than with all.
@@ -569,11 +512,11 @@ func TestFullMaps(t *testing.T) {
 	l := newLab(t)
 	l.set(l.frontend("192.0.2.1:80", vip.TCP, 0))
 	n := l.slots.MaxEntries() - 1
-	keys, places := make([]slot, n), make([]place, n)
+	keys := make([]group, n)
 	for i := range keys {
-		keys[i] = slot{1 << 30, uint32(i)}
+		keys[i] = group{1 << 30, uint32(i)}
 	}
-	must.Get(l.slots.BatchUpdate(keys, places, nil))(t)
+	must.Get(l.slots.BatchUpdate(keys, make([]places, n), nil))(t)
 	f := l.frontend("192.0.2.1:80", vip.TCP, 1)
 	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: f.Key, Old: l.have[f.Key], New: f}}
 	must.Succeed(t, l.Apply(t.Context(), batch))

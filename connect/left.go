@@ -54,6 +54,6 @@ func settingsOf(f *vip.Frontend) (vip.Scheduler, time.Duration) {
 func same(a, b *vip.Frontend) bool {
 	scheduler, affinity := settingsOf(a)
 	other, otherAffinity := settingsOf(b)
-	return a.Key == b.Key && scheduler == other && affinity == otherAffinity &&
+	return a.Key == b.Key && (a.Kind == vip.OnHost) == (b.Kind == vip.OnHost) && scheduler == other && affinity == otherAffinity &&
 		slices.EqualFunc(a.Backends, b.Backends, func(x, y vip.Endpoint) bool { return x.Addr == y.Addr && x.Weight == y.Weight })
 }

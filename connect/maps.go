@@ -23,9 +23,11 @@ type (
 	service struct {
 		Table, Slots uint32
 		Affinity     uint64
-		Settings     uint64 // the scheduler; 0: left to the dataplane
+		NodePort     uint32
+		Scheduler    uint32 // 0: left to the dataplane
 	}
-	slot    struct{ Table, Index uint32 }
+	group   struct{ Table, Index uint32 } // the slots of a table from Index*len(places{}) on
+	places  [16]place
 	backend struct {
 		Addr [2]uint64
 		Rest uint64
@@ -34,9 +36,17 @@ type (
 		Frontend frontend
 		Backend  place
 	}
+	note struct {
+		Balanced counter
+		Asked    place
+	}
 	session struct {
 		Cookie uint64
 		To     frontend
+	}
+	partner struct {
+		At       place
+		Frontend frontend
 	}
 )
 

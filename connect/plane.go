@@ -25,6 +25,8 @@ type Options struct {
 	Cgroup string     // whose programs are served, see Cgroup
 	Files  []*os.File // of an earlier process, see Plane.Files; Open closes them
 	Host   string     // the name of this host, which is one client for the schedulers sh and mh
+	// AllNamespaces states that programs in all network namespaces are served, not only those in that of this process.
+	AllNamespaces bool
 }
 
 // Plane balances at connect(). All frontends are in its maps, those that it leaves to the dataplane without slots: an
@@ -36,19 +38,25 @@ type Plane struct {
 
 	services, slots, backends, counters, affinities, sessions *ebpf.Map
 
-	last    uint32 // the last number of a table; the reconciler alone uses it
+	// The reconciler alone uses these.
+	last      uint32        // the last number of a table
+	shares    []slots.Share // room, as chosen
+	chosen    []place
+	nodePorts map[netip.Addr]int // the number of frontends that are node ports, by address
+	host      [2]place           // what this process has written to the map of this name
+
 	unclean atomic.Bool
 	open    openConnections
 }
 
 // Open attaches the programs.
 func Open(o Options) (*Plane, error) {
-	all, err := attach(o.Cgroup, o.Files)
+	all, err := attach(o)
 	if err != nil {
 		return nil, err
 	}
 	p := &Plane{o: o, objects: all, services: all.maps["services"], slots: all.maps["slots"], backends: all.maps["backends"],
-		counters: all.maps["counters"], affinities: all.maps["affinities"], sessions: all.maps["sessions"]}
+		counters: all.maps["counters"], affinities: all.maps["affinities"], sessions: all.maps["sessions"], nodePorts: map[netip.Addr]int{}}
 	if err := p.collect(); err != nil {
 		p.Close()
 		return nil, fmt.Errorf("read the maps of the earlier process: %w", err)
@@ -70,11 +78,14 @@ func (p *Plane) Close() { p.objects.close() }
 // costs O(all).
 func (p *Plane) collect() error {
 	used := map[uint32]bool{}
-	if err := read(p.services, func(_ frontend, s service) { used[s.Table], p.last = true, max(p.last, s.Table) }); err != nil {
+	if err := read(p.services, func(at frontend, s service) {
+		used[s.Table], p.last = true, max(p.last, s.Table)
+		p.countNodePorts(at, s, 1)
+	}); err != nil {
 		return err
 	}
 	var unused tables
-	err := read(p.slots, func(s slot, _ place) {
+	err := read(p.slots, func(s group, _ places) {
 		if !used[s.Table] {
 			unused.slots = append(unused.slots, s)
 		}
@@ -87,11 +98,54 @@ func (p *Plane) collect() error {
 	return errors.Join(err, unused.remove(p))
 }
 
+// countNodePorts adds n to the number of node ports of an address, if s is one.
+func (p *Plane) countNodePorts(at frontend, s service, n int) {
+	if s.NodePort == 0 {
+		return
+	}
+	a := addrOf(at.Addr)
+	if p.nodePorts[a] += n; p.nodePorts[a] == 0 {
+		delete(p.nodePorts, a)
+	}
+}
+
+// chooseHost writes which addresses the loopback addresses stand for, if they have changed: those with the most node ports.
+func (p *Plane) chooseHost() (err error) {
+	var host [2]place
+	var most [2]int
+	for a, n := range p.nodePorts {
+		i := 0
+		if a.Is6() {
+			i = 1
+		}
+		if n > most[i] || n == most[i] && a.Less(host[i].at().Addr()) {
+			host[i], most[i] = placeOf(netip.AddrPortFrom(a, 0)), n
+		}
+	}
+	for i := range host {
+		if host[i] != p.host[i] {
+			err = errors.Join(err, p.objects.maps["host"].Put(uint32(i), &host[i]))
+		}
+	}
+	if err == nil {
+		p.host = host
+	}
+	return err
+}
+
 // Apply implements reconcile.Target. A change of a frontend costs O(its backends), and adds a table; programs use the earlier
 // one until the new one is complete.
 func (p *Plane) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
 	made := make([]service, len(batch))
 	var more, outdated tables
+	backends := 0
+	for i := range batch {
+		if f := batch[i].New; f != nil {
+			backends += len(f.Backends)
+		}
+	}
+	more.backends, more.weights = make([]backend, 0, backends), make([]uint32, 0, backends)
+	more.slots, more.places = make([]group, 0, len(batch)), make([]places, 0, len(batch))
 	for i := range batch {
 		if f := batch[i].New; f != nil {
 			made[i] = p.table(f, &more)
@@ -104,7 +158,7 @@ func (p *Plane) Apply(ctx context.Context, batch []reconcile.Update[vip.Frontend
 			u.Err = fmt.Errorf("balance %s at connect(): %w", u.Key, u.Err)
 		}
 	}
-	return errors.Join(ctx.Err(), outdated.remove(p))
+	return errors.Join(ctx.Err(), outdated.remove(p), p.chooseHost())
 }
 
 // exchange makes the programs use a new table, if there is one, and returns what they use no more. After an error, the dataplane
@@ -117,9 +171,12 @@ func (p *Plane) exchange(u *reconcile.Update[vip.FrontendKey, vip.Frontend], mad
 	}
 	if err != nil || u.New == nil {
 		err = errors.Join(err, remove(p.services, at))
+	} else {
+		p.countNodePorts(at, made, 1)
 	}
 	if had {
 		outdated.add(before, u.Old)
+		p.countNodePorts(at, before, -1)
 	}
 	if err != nil && u.New != nil {
 		outdated.add(made, u.New)
@@ -155,14 +212,14 @@ func (p *Plane) leave(at frontend, old, now *vip.Frontend) (err error) {
 type tables struct {
 	backends []backend
 	weights  []uint32
-	slots    []slot
-	places   []place
+	slots    []group
+	places   []places
 }
 
 // add adds the entries of a table that was made of f; nil: that is unknown.
 func (t *tables) add(s service, f *vip.Frontend) {
-	for i := range s.Slots {
-		t.slots = append(t.slots, slot{s.Table, i})
+	for i := range groups(int(s.Slots)) {
+		t.slots = append(t.slots, group{s.Table, uint32(i)})
 	}
 	if f == nil {
 		return
@@ -180,11 +237,20 @@ func (p *Plane) table(f *vip.Frontend, all *tables) service {
 	for _, b := range f.Backends {
 		all.backends, all.weights = append(all.backends, backendOf(p.last, b.Addr)), append(all.weights, uint32(b.Weight))
 	}
-	for i, b := range chosen {
-		all.slots, all.places = append(all.slots, slot{p.last, uint32(i)}), append(all.places, b)
+	for i := range groups(len(chosen)) {
+		var of places
+		copy(of[:], chosen[i*len(of):])
+		all.slots, all.places = append(all.slots, group{p.last, uint32(i)}), append(all.places, of)
 	}
-	return service{Table: p.last, Slots: uint32(len(chosen)), Affinity: uint64(affinity), Settings: uint64(scheduler)}
+	s := service{Table: p.last, Slots: uint32(len(chosen)), Affinity: uint64(affinity), Scheduler: uint32(scheduler)}
+	if f.Kind == vip.OnHost {
+		s.NodePort = 1
+	}
+	return s
 }
+
+// groups returns the number of groups of n slots.
+func groups(n int) int { return (n + len(places{}) - 1) / len(places{}) }
 
 // write adds the entries.
 func (t *tables) write(p *Plane) (err error) {
@@ -214,10 +280,15 @@ func (p *Plane) choose(f *vip.Frontend) (out []place) {
 		all := slots.ByHash(f)
 		return []place{placeOf(all[h.Sum32()%uint32(len(all))])}
 	}
-	shares, _ := slots.SharesOf(nil, f)
-	for _, a := range slots.ByShare(nil, shares) {
-		out = append(out, placeOf(a))
+	p.shares, _ = slots.SharesOf(p.shares[:0], f)
+	out = p.chosen[:0]
+	for _, s := range p.shares {
+		at := placeOf(s.Addr)
+		for range s.N {
+			out = append(out, at)
+		}
 	}
+	p.chosen = out
 	return out
 }
 
@@ -234,7 +305,10 @@ func (p *Plane) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fro
 			return nil, err
 		}
 		err = read(p.services, func(at frontend, s service) {
-			f := vip.Frontend{Key: at.key(), Scheduler: vip.Scheduler(s.Settings), Affinity: time.Duration(s.Affinity), Backends: of[s.Table]}
+			f := vip.Frontend{Key: at.key(), Scheduler: vip.Scheduler(s.Scheduler), Affinity: time.Duration(s.Affinity), Backends: of[s.Table]}
+			if s.NodePort != 0 {
+				f.Kind = vip.OnHost
+			}
 			slices.SortFunc(f.Backends, vip.CompareEndpoints)
 			out = append(out, reconcile.Observed[vip.Frontend]{Value: f})
 		})

@@ -23,21 +23,17 @@ var states = [...]string{1: "ESTABLISHED", 2: "SYN_SENT", 4: "FIN_WAIT", 5: "FIN
 func (p *Plane) each(ctx context.Context, f func(sockdiag.Socket, frontend, netip.AddrPort)) (err error) {
 	var failed error
 	err = sockdiag.Each(ctx, uint8(vip.TCP), p.objects.maps["connected"].FD(), func(s sockdiag.Socket, value []byte) {
-		var c counter
-		if n, err := binary.Decode(value, binary.NativeEndian, &c); err == nil && n > 0 && c.Backend.at() == s.To {
-			f(s, c.Frontend, s.To)
+		var n note
+		if _, err := binary.Decode(value, binary.NativeEndian, &n); err == nil && n.Balanced.Backend.at() == s.To {
+			f(s, n.Balanced.Frontend, s.To)
 		}
 	})
 	if err == nil {
 		err = sockdiag.Each(ctx, uint8(vip.UDP), -1, func(s sockdiag.Socket, _ []byte) {
 			b := placeOf(s.To)
-			at, found, err := lookup[session, place](p.sessions, session{s.Cookie, frontend{b.Addr, b.Port | reverse}})
-			k := vip.FrontendKey{Addr: at.at().Addr(), Port: at.at().Port(), Protocol: vip.UDP, Audience: vip.InternalClients}
-			if _, inside, _ := lookup[frontend, service](p.services, frontendOf(k)); !inside {
-				k.Audience = vip.Everyone
-			}
+			asked, found, err := lookup[session, partner](p.sessions, session{s.Cookie, frontend{b.Addr, b.Port | reverse}})
 			if failed = errors.Join(failed, err); found {
-				f(s, frontendOf(k), s.To)
+				f(s, asked.Frontend, s.To)
 			}
 		})
 	}

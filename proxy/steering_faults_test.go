@@ -50,7 +50,7 @@ func TestBPFIsRefused(t *testing.T) {
 	}{
 		"seccomp":                              {anyCommand, unix.EPERM, "BPF is forbidden (EPERM): by a seccomp filter", "SystemCallFilter="},
 		"seccomp of a container":               {anyCommand, unix.ENOSYS, "the system call bpf is missing (ENOSYS)", ""},
-		"lockdown or a security module":        {progLoad, unix.EPERM, "BPF is forbidden (EPERM)", ""},
+		"a security module":                    {progLoad, unix.EPERM, "BPF is forbidden (EPERM)", ""},
 		"limit of locked memory before 5.11":   {mapCreate, unix.EPERM, "the limit of locked memory", "LimitMEMLOCK=infinity"},
 		"verifier refuses":                     {progLoad, unix.EACCES, "the kernel's verifier rejects the program", "report this"},
 		"kernel without sk_lookup":             {progLoad, unix.EINVAL, "this kernel has no sk_lookup", ""},

@@ -40,7 +40,8 @@ func (p *Planes) accelerate() error {
 		}
 		return nil
 	case err == nil:
-		x.Plane, err = connect.Open(connect.Options{Cgroup: cgroup, Files: inherited, Host: cfg.Node.Name})
+		x.Plane, err = connect.Open(connect.Options{Cgroup: cgroup, Files: inherited, Host: cfg.Node.Name,
+			AllNamespaces: cfg.Dataplane.ConnectNamespaces == configs.ConnectAll})
 	}
 	if err != nil {
 		x.why = err.Error()

@@ -20,6 +20,9 @@ static __u64 (*socket_cookie)(void *ctx) = (void *)BPF_FUNC_get_socket_cookie;
 static __u64 (*namespace_cookie)(void *ctx) = (void *)BPF_FUNC_get_netns_cookie;
 static void *(*storage)(void *map, void *sk, void *value, __u64 flags) = (void *)BPF_FUNC_sk_storage_get;
 static long (*forget)(void *map, void *sk) = (void *)BPF_FUNC_sk_storage_delete;
+static struct bpf_sock *(*find_tcp)(void *ctx, struct bpf_sock_tuple *t, __u32 size, __u64 netns, __u64 flags) = (void *)BPF_FUNC_sk_lookup_tcp;
+static struct bpf_sock *(*find_udp)(void *ctx, struct bpf_sock_tuple *t, __u32 size, __u64 netns, __u64 flags) = (void *)BPF_FUNC_sk_lookup_udp;
+static long (*release)(void *sk) = (void *)BPF_FUNC_sk_release;
 
 // An address, IPv4 as IPv4-mapped, in the order of the network, with a port in the order of the host.
 struct place {
@@ -42,11 +45,18 @@ struct service {
 	__u32 table;
 	__u32 slots;
 	__u64 affinity; // in nanoseconds; 0: none
-	__u64 settings; // of Go alone
+	__u32 node_port; // whether it is one
+	__u32 settings;	 // of Go alone
 };
 
-// The number of a table, and from bit 32 the index.
-typedef __u64 slot;
+// The number of a table, and from bit 32 which of its groups of slots: fewer entries of the map are faster to write.
+typedef __u64 group;
+
+#define GROUP 16
+
+struct slots {
+	struct place at[GROUP];
+};
 
 // A backend of a table. Rest has its port, and from bit 32 the number of the table.
 struct backend {
@@ -60,6 +70,12 @@ struct counter {
 	struct place backend;
 };
 
+// What a connected socket is for.
+struct note {
+	struct counter balanced;
+	struct place asked; // what the program has connected to
+};
+
 struct affinity {
 	struct place backend;
 	__u64 until;
@@ -69,6 +85,12 @@ struct affinity {
 struct session {
 	__u64 cookie;
 	struct frontend to;
+};
+
+// The backend of the frontend; with REVERSE, what the program has asked, and the frontend that serves this.
+struct partner {
+	struct place at;
+	struct frontend frontend;
 };
 
 #define MAP(name, kind, of, to, entries, flags)                                                                        \
@@ -82,16 +104,19 @@ struct session {
 
 // The kernel needs 16 bytes for each possible entry at once, and those of sessions whole: 20 MiB together.
 MAP(services, BPF_MAP_TYPE_HASH, struct frontend, struct service, 1 << 17, BPF_F_NO_PREALLOC);
-MAP(slots, BPF_MAP_TYPE_HASH, slot, struct place, 1 << 18, BPF_F_NO_PREALLOC);
+MAP(slots, BPF_MAP_TYPE_HASH, group, struct slots, 1 << 17, BPF_F_NO_PREALLOC);
 MAP(backends, BPF_MAP_TYPE_HASH, struct backend, __u32, 1 << 18, BPF_F_NO_PREALLOC); // to the weight
 MAP(counters, BPF_MAP_TYPE_HASH, struct counter, __u64, 1 << 18, BPF_F_NO_PREALLOC);
 MAP(affinities, BPF_MAP_TYPE_HASH, struct frontend, struct affinity, 1 << 16, BPF_F_NO_PREALLOC);
-MAP(sessions, BPF_MAP_TYPE_LRU_HASH, struct session, struct place, 1 << 15, 0);
+MAP(sessions, BPF_MAP_TYPE_LRU_HASH, struct session, struct partner, 1 << 15, 0);
 // Of each socket that was connected by us: it ends with the socket.
-MAP(connected, BPF_MAP_TYPE_SK_STORAGE, int, struct counter, 0, BPF_F_NO_PREALLOC);
+MAP(connected, BPF_MAP_TYPE_SK_STORAGE, int, struct note, 0, BPF_F_NO_PREALLOC);
+// The address of this host whose node ports are those of its loopback addresses, of IPv4 and of IPv6; zeros: there are none.
+MAP(host, BPF_MAP_TYPE_ARRAY, __u32, struct place, 2, 0);
 
-// The clients that are served: programs of this network namespace.
+// The clients that are served: programs of this network namespace, or of all.
 volatile const __u64 namespace;
+volatile const __u64 all_namespaces;
 
 static inline struct place read4(struct bpf_sock_addr *ctx)
 {
@@ -152,36 +177,86 @@ static inline int usable(const struct service *s, const struct place *p)
 	return weight && *weight;
 }
 
-// Find returns how the frontend at a place is served for programs of this host, or null.
-static inline struct service *find(struct bpf_sock_addr *ctx, const struct place *to, struct frontend *f)
+// Served returns how the frontend at a place is served for programs of this host, or null.
+static inline struct service *served(struct bpf_sock_addr *ctx, const struct place *at, struct frontend *f)
 {
 	struct service *s;
-	if (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_UDP)
-		return 0;
-	f->addr[0] = to->addr[0];
-	f->addr[1] = to->addr[1];
-	f->rest = to->port | (__u64)ctx->protocol << PROTOCOL | INTERNAL;
+	f->addr[0] = at->addr[0];
+	f->addr[1] = at->addr[1];
+	f->rest = at->port | (__u64)ctx->protocol << PROTOCOL | INTERNAL;
 	s = lookup(&services, f);
 	if (!s) {
 		f->rest &= ~INTERNAL;
 		s = lookup(&services, f);
 	}
-	return s && s->slots && namespace_cookie(ctx) == namespace && !bound(ctx) ? s : 0;
+	return s;
+}
+
+#define LOOPBACK4 0x0100007fffff0000ull
+#define LOOPBACK6 0x0100000000000000ull
+
+// Taken says whether a program of the host listens at a loopback address, which is then its own.
+static inline int taken(struct bpf_sock_addr *ctx, const struct place *at, int six)
+{
+	struct bpf_sock_tuple t = {};
+	__u32 size = six ? sizeof(t.ipv6) : sizeof(t.ipv4);
+	struct bpf_sock *sk;
+	if (six) {
+		t.ipv6.daddr[3] = at->addr[1] >> 32;
+		t.ipv6.dport = __builtin_bswap16(at->port);
+	} else {
+		t.ipv4.daddr = at->addr[1] >> 32;
+		t.ipv4.dport = __builtin_bswap16(at->port);
+	}
+	sk = ctx->protocol == IPPROTO_TCP ? find_tcp(ctx, &t, size, BPF_F_CURRENT_NETNS, 0) : find_udp(ctx, &t, size, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return 0;
+	release(sk);
+	return 1;
+}
+
+// Node_port returns how a loopback address is served: as a node port of the host, unless a program listens there.
+static inline struct service *node_port(struct bpf_sock_addr *ctx, const struct place *to, struct frontend *f)
+{
+	__u32 six = to->addr[1] == LOOPBACK6;
+	struct place at, *own;
+	struct service *s;
+	if (to->addr[0] || (!six && to->addr[1] != LOOPBACK4))
+		return 0;
+	own = lookup(&host, &six);
+	if (!own || namespace_cookie(ctx) != namespace) // the loopback addresses of a container are its own
+		return 0;
+	at = *own;
+	at.port = to->port;
+	s = served(ctx, &at, f);
+	return s && s->node_port && !taken(ctx, to, six) ? s : 0;
+}
+
+// Find returns how a client at a place is served, or null.
+static inline struct service *find(struct bpf_sock_addr *ctx, const struct place *to, struct frontend *f)
+{
+	struct service *s;
+	if (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_UDP)
+		return 0;
+	s = served(ctx, to, f);
+	if (!s)
+		s = node_port(ctx, to, f);
+	return s && s->slots && (all_namespaces || namespace_cookie(ctx) == namespace) && !bound(ctx) ? s : 0;
 }
 
 // Choose finds a backend for a new client.
 static inline int choose(const struct service *s, const struct frontend *f, struct place *out)
 {
 	struct affinity a, *had = 0;
-	struct place *p;
 	if (s->affinity && (had = lookup(&affinities, f)) && had->until > now() && usable(s, &had->backend)) {
 		*out = had->backend;
 	} else {
-		slot chosen = s->table | (__u64)(random() % s->slots) << 32;
-		p = lookup(&slots, &chosen);
-		if (!p) // removed meanwhile
+		__u32 i = random() % s->slots;
+		group of = s->table | (__u64)(i / GROUP) << 32;
+		struct slots *found = lookup(&slots, &of);
+		if (!found) // removed meanwhile
 			return 0;
-		*out = *p;
+		*out = found->at[i % GROUP];
 	}
 	if (s->affinity) {
 		a.backend = *out;
@@ -201,23 +276,29 @@ static inline struct session answers(struct bpf_sock_addr *ctx, const struct pla
 // Connect replaces the place to which a socket connects, and reports whether it has.
 static inline int connect(struct bpf_sock_addr *ctx, struct place *to)
 {
-	struct counter c;
-	struct service *s = find(ctx, to, &c.frontend);
-	struct counter *stored = 0;
-	if (s && choose(s, &c.frontend, &c.backend))
-		stored = storage(&connected, ctx->sk, &c, BPF_SK_STORAGE_GET_F_CREATE);
+	struct note n = {.asked = *to}, *stored = 0;
+	struct counter *c = &n.balanced;
+	struct service *s = find(ctx, to, &c->frontend);
+	if (s && choose(s, &c->frontend, &c->backend))
+		stored = storage(&connected, ctx->sk, &n, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!stored) {
 		forget(&connected, ctx->sk); // a UDP socket may be connected again
 		return 0;
 	}
-	*stored = c; // what was there is of an earlier connection
+	*stored = n; // what was there is of an earlier connection
 	if (ctx->protocol == IPPROTO_UDP) { // whose notes the kernel doesn't list
-		struct session key = answers(ctx, &c.backend);
-		update(&sessions, &key, to, BPF_ANY);
+		struct session key = answers(ctx, &c->backend);
+		struct partner asked = {*to, c->frontend};
+		update(&sessions, &key, &asked, BPF_ANY);
 	}
-	count(&c);
-	*to = c.backend;
+	count(c);
+	*to = c->backend;
 	return 1;
+}
+
+static inline int same(const struct place *a, const struct place *b)
+{
+	return a->addr[0] == b->addr[0] && a->addr[1] == b->addr[1] && a->port == b->port;
 }
 
 // Send replaces the place to which a UDP socket sends a datagram, and reports whether it has. All datagrams of a socket to a
@@ -229,35 +310,34 @@ static inline int send(struct bpf_sock_addr *ctx, struct place *to)
 	if (!s)
 		return 0;
 	struct session key = {socket_cookie(ctx), c.frontend}, back;
-	struct place *had = lookup(&sessions, &key), *vip;
-	int fresh = !had || !usable(s, had);
+	struct partner *had = lookup(&sessions, &key), *vip, with = {*to, c.frontend};
+	int fresh = !had || !usable(s, &had->at);
 	if (!fresh)
-		c.backend = *had;
+		c.backend = had->at;
 	else if (!choose(s, &c.frontend, &c.backend))
 		return 0;
 	back = answers(ctx, &c.backend);
 	vip = lookup(&sessions, &back);
 	if (!vip)
-		update(&sessions, &back, to, BPF_ANY);
-	else if (vip->addr[0] != to->addr[0] || vip->addr[1] != to->addr[1] || vip->port != to->port)
+		update(&sessions, &back, &with, BPF_ANY);
+	else if (!same(&vip->at, to))
 		return 0; // the backend serves two frontends, and its answers would be taken for those of one of them
 	if (fresh) {
-		update(&sessions, &key, &c.backend, BPF_ANY);
+		with.at = c.backend;
+		update(&sessions, &key, &with, BPF_ANY);
 		count(&c);
 	}
 	*to = c.backend;
 	return 1;
 }
 
-// Peer replaces a backend by the frontend that the socket has asked for, and reports whether it has.
+// Peer replaces a backend by the place to which the socket has connected, and reports whether it has.
 static inline int peer(struct bpf_sock_addr *ctx, struct place *from)
 {
-	struct counter *c = storage(&connected, ctx->sk, 0, 0);
-	if (!c || c->backend.addr[0] != from->addr[0] || c->backend.addr[1] != from->addr[1] || c->backend.port != from->port)
+	struct note *n = storage(&connected, ctx->sk, 0, 0);
+	if (!n || !same(&n->balanced.backend, from))
 		return 0;
-	from->addr[0] = c->frontend.addr[0];
-	from->addr[1] = c->frontend.addr[1];
-	from->port = c->frontend.rest & 0xffff;
+	*from = n->asked;
 	return 1;
 }
 
@@ -267,10 +347,10 @@ static inline int receive(struct bpf_sock_addr *ctx, struct place *from)
 	if (peer(ctx, from))
 		return 1;
 	struct session key = answers(ctx, from);
-	struct place *vip = lookup(&sessions, &key);
+	struct partner *vip = lookup(&sessions, &key);
 	if (!vip)
 		return 0;
-	*from = *vip;
+	*from = vip->at;
 	return 1;
 }
 

@@ -2,10 +2,8 @@
 package bpf
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -36,7 +34,10 @@ var capabilities = []struct {
 	bit  uint
 }{{"CAP_BPF", unix.CAP_BPF}, {"CAP_NET_ADMIN", unix.CAP_NET_ADMIN}}
 
-// Refusal explains an error of loading or attaching a program. Needs is what an older kernel lacks, such as "sk_lookup, which
+// RightsHint is what to do without the capabilities.
+const RightsHint = "add AmbientCapabilities=, CapabilityBoundingSet= of CAP_BPF CAP_NET_ADMIN and SystemCallFilter=bpf to the systemd unit, or run as root"
+
+// Refusal explains an error of loading or attaching a program, unless it is a RefusedError. Needs is what an older kernel lacks, such as "sk_lookup, which
 // Linux 5.9 and later have", and list the command that lists what is attached there.
 func Refusal(err error, needs, list string) error {
 	out := &RefusedError{Reason: "the kernel refuses the program: " + err.Error(), Err: err}
@@ -45,12 +46,13 @@ func Refusal(err error, needs, list string) error {
 		out.Hint = "report this with the version of the kernel"
 	}
 	lacks := lacking()
+	if known, is := errors.AsType[*RefusedError](err); is && len(lacks) == 0 {
+		return known
+	}
 	switch {
 	case len(lacks) > 0: // the library may say instead that the kernel lacks something
 		out.Reason = "this process lacks " + strings.Join(lacks, " and ")
-		out.Hint = "add AmbientCapabilities=, CapabilityBoundingSet= of CAP_BPF CAP_NET_ADMIN and SystemCallFilter=bpf to the systemd unit, or run as root"
-	case errors.Is(err, unix.EPERM) && isLockedDown():
-		out.Reason = "the kernel's lockdown forbids BPF"
+		out.Hint = RightsHint
 	case errors.Is(err, unix.EPERM):
 		out.Reason = "BPF is forbidden (EPERM): by a seccomp filter, a security module or the limit of locked memory"
 		out.Hint = "allow the system call bpf (SystemCallFilter= of the unit), and set LimitMEMLOCK=infinity before Linux 5.11"
@@ -93,10 +95,4 @@ func lacking() (names []string) {
 		}
 	}
 	return names
-}
-
-// isLockedDown reports whether the kernel's lockdown is on.
-func isLockedDown() bool {
-	state, err := os.ReadFile("/sys/kernel/security/lockdown")
-	return err == nil && len(state) > 0 && !bytes.Contains(state, []byte("[none]"))
 }

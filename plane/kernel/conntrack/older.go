@@ -8,12 +8,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/sockdiag"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -50,7 +52,7 @@ func TryEnterOpened(ctx context.Context, table interface {
 // costs one read of the host's sockets, and a message for each connection. Call it when connection tracking sees the packets of
 // this host, and before the first client is masqueraded.
 func EnterOpened(ctx context.Context, owns func(netip.Addr) bool) error {
-	all, err := host.OpenedConnections()
+	all, err := opened(ctx, owns)
 	if err != nil {
 		return fmt.Errorf("list the connections of this host: %w", err)
 	}
@@ -59,27 +61,37 @@ func EnterOpened(ctx context.Context, owns func(netip.Addr) bool) error {
 		return err
 	}
 	defer c.Close()
-	kept := all[:0]
-	for _, x := range all {
-		if !owns(x.Near.Addr()) {
-			kept = append(kept, x)
-		}
-	}
 	expires := establishedTimeout()
 	var refused error
-	err = c.Write(ctx, len(kept), func(b []byte, i int) []byte { return appendOpened(b, kept[i], expires) }, func(i int, err error) {
+	err = c.Write(ctx, len(all), func(b []byte, i int) []byte { return appendOpened(b, &all[i], expires) }, func(i int, err error) {
 		if err != nil && err != unix.EEXIST {
-			refused = fmt.Errorf("make a connection tracking entry of %s to %s: %w", kept[i].Near, kept[i].Far, err)
+			refused = fmt.Errorf("make a connection tracking entry of %s to %s: %w", all[i].From, all[i].To, err)
 		}
 	})
 	return errors.Join(err, refused)
 }
 
+// opened returns the connections of TCP that processes of this network namespace have opened and in which this host may still
+// send or receive, except those over loopback addresses. A connection with the port of a listener, or from an address of which
+// owns returns true, counts as accepted. So the result may have one that was accepted by a listener that is closed, or that
+// has its clients from a program of type sk_lookup. It costs O(sockets).
+func opened(ctx context.Context, owns func(netip.Addr) bool) (all []sockdiag.Socket, err error) {
+	listeners := map[uint16]bool{}
+	err = sockdiag.Each(ctx, unix.IPPROTO_TCP, -1, func(s sockdiag.Socket, _ []byte) {
+		if s.State == sockdiag.StateListening {
+			listeners[s.From.Port()] = true
+		} else if !s.Ending() && !s.To.Addr().IsLoopback() && !owns(s.From.Addr()) {
+			all = append(all, s)
+		}
+	})
+	return slices.DeleteFunc(all, func(s sockdiag.Socket) bool { return listeners[s.From.Port()] }), err
+}
+
 // appendOpened appends a message that makes the entry of a connection.
-func appendOpened(b []byte, x host.Connection, expires uint32) []byte {
-	b = beginConntrack(b, ctNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL, vip.FamilyOf(x.Near.Addr()))
-	b = appendTuple(b, ctaTupleOrig, unix.IPPROTO_TCP, x.Near, x.Far)
-	b = appendTuple(b, ctaTupleReply, unix.IPPROTO_TCP, x.Far, x.Near)
+func appendOpened(b []byte, x *sockdiag.Socket, expires uint32) []byte {
+	b = beginConntrack(b, ctNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL, vip.FamilyOf(x.From.Addr()))
+	b = appendTuple(b, ctaTupleOrig, unix.IPPROTO_TCP, x.From, x.To)
+	b = appendTuple(b, ctaTupleReply, unix.IPPROTO_TCP, x.To, x.From)
 	b = netlink.AppendAttr32BE(b, ctaStatus, statusSeen|statusAssured|statusConfirmed)
 	b = netlink.AppendAttr32BE(b, ctaTimeout, expires)
 	b, info := netlink.BeginNest(b, ctaProtoInfo|unix.NLA_F_NESTED)

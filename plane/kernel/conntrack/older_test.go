@@ -3,11 +3,13 @@ package conntrack
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -48,4 +50,38 @@ func TestEnterOpened(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The connections that this host has opened are found, in any state in which it may send or receive. Accepted ones and those
+// over the loopback device are not.
+func TestOpened(t *testing.T) {
+	need.Root(t)
+	lab := netlab.New(t)
+	here, there := lab.Director, lab.Backends[0]
+	var want, got [][2]netip.AddrPort
+	open := func(at netip.AddrPort) *netlab.Conn {
+		return must.Get(here.Dial("tcp", at))(t)
+	}
+	expect := func(c net.Conn) {
+		want = append(want, [2]netip.AddrPort{c.LocalAddr().(*net.TCPAddr).AddrPort(), c.RemoteAddr().(*net.TCPAddr).AddrPort()})
+	}
+	for _, a := range []netip.Addr{there.Addr4, there.Addr6} {
+		at := there.Serve("tcp", netip.AddrPortFrom(a, 0))
+		expect(open(at))
+		halfClosed := open(there.Listen(netip.AddrPortFrom(a, 0)).Addr().(*net.TCPAddr).AddrPort()) // nobody closes its other half
+		must.Succeed(t, halfClosed.Conn.(*net.TCPConn).CloseWrite())
+		expect(halfClosed)
+	}
+	open(here.Serve("tcp", netip.MustParseAddrPort("127.0.0.1:0")))
+	c := must.Get(there.Dial("tcp", here.Serve("tcp", netip.AddrPortFrom(here.Addr4, 0))))(t)
+	must.Get(c.Ask())(t)
+	here.Do(func() {
+		for _, s := range must.Get(opened(t.Context(), func(netip.Addr) bool { return false }))(t) {
+			got = append(got, [2]netip.AddrPort{s.From, s.To})
+		}
+	})
+	byEnd := func(a, b [2]netip.AddrPort) int { return a[0].Compare(b[0]) }
+	slices.SortFunc(got, byEnd)
+	slices.SortFunc(want, byEnd)
+	must.SameList(t, got, want)
 }

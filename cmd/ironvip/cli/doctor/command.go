@@ -69,6 +69,7 @@ func examine(ctx context.Context, a *command.App, host *Host, lastGood func(stri
 	want := Want{Config: file, Mode: configs.ModeAuto, StateDir: configs.DefaultStateDir, Device: configs.DefaultDevice}
 	if c := config; c != nil {
 		want.Mode, want.StateDir, want.Device = c.Dataplane.Mode, c.Node.StateDir, c.Dataplane.Device
+		want.Connect = c.Dataplane.Connect
 		if c.Dataplane.Role == configs.RoleRealServer {
 			want.Mode, want.RealServer = configs.ModeIPVS, true // the agent has nothing to fall back to
 		}

@@ -55,8 +55,10 @@ type Host struct {
 	// MTU. They may be nil.
 	Firewall func(firewall.Query) ([]firewall.Drop, error)
 	// Has tries a feature of the kernel. Not known: the kernel's version decides. It may be nil.
-	Has   func(linux.Feature) (has, known bool)
-	Route func(netip.Addr) (device string, mtu int, err error)
+	Has func(linux.Feature) (has, known bool)
+	// Cgroup says why there are no cgroups of version 2. It may be nil.
+	Cgroup func() error
+	Route  func(netip.Addr) (device string, mtu int, err error)
 	// Query looks up the TXT record of a name at a server, by "udp" or "tcp". It may be nil.
 	Query func(transport string, server netip.AddrPort, name string) error
 	// Resolved returns the state of systemd-resolved for settings, without a change. It may be nil.
@@ -81,6 +83,7 @@ type Disk struct {
 type Want struct {
 	Config     string // absolute path of the configuration's directory or file; command.DefaultConfig if empty
 	Mode       string // dataplane.mode
+	Connect    string // dataplane.connect; "" is "off"
 	StateDir   string
 	Device     string         // that carries the VIPs
 	Pools      []netip.Prefix // the ranges VIPs are drawn from
@@ -99,6 +102,7 @@ func Examine(h Host, w Want) []Finding {
 	out = append(out, kernel(h))
 	out = append(out, features(h, w)...)
 	out = append(out, dataplane(h, w)...)
+	out = append(out, connecting(h, w, agent)...)
 	out = append(out, conntrack(h)...)
 	out = append(out, firewalls(h, w)...)
 	out = append(out, ipv6(h, w)...)

@@ -52,6 +52,13 @@ var want = Want{Mode: configs.ModeAuto, StateDir: "/var/lib/ironvip", Pools: []n
 // args returns a command line as in /proc.
 func args(words ...string) string { return strings.Join(words, "\x00") + "\x00" }
 
+// balancing is a configuration with dataplane.connect.
+func balancing(connect string) Want {
+	w := want
+	w.Connect = connect
+	return w
+}
+
 // announcing is a configuration that announces VIPs.
 var announcing = func() Want {
 	w := want
@@ -98,6 +105,13 @@ func TestFindings(t *testing.T) {
 		{"no announcer needed", nil, want, OK, "announcer", ""},
 		{"old kernel", map[string]string{"proc/sys/kernel/osrelease": "4.19.0-26-amd64"}, want, Warn, "kernel", "kernel 4.19 is older than 5.10"},
 		{"new kernel", map[string]string{"proc/sys/kernel/osrelease": "7.0-rc1"}, want, OK, "kernel", "kernel 7.0-rc1"},
+		{"connect", nil, balancing(configs.ConnectOn), OK, "connect", "connect: Linux 5.14, cgroup2"},
+		{"connect with an old kernel", map[string]string{"proc/sys/kernel/osrelease": "5.10.0-32-amd64"}, balancing(configs.ConnectOn), Fail, "connect", "run Linux 5.14 or later"},
+		{"connect without rights", agent(agentStatus), balancing(configs.ConnectOn), Fail, "connect", "agent (pid 8) has no CAP_BPF"},
+		{"connect without rights: the drop-in", agent(agentStatus), balancing(configs.ConnectAuto), Warn, "connect", "SystemCallFilter=bpf"},
+		{"connect with rights", agent("CapEff:\t0000008000003400\n"), balancing(configs.ConnectOn), OK, "connect", "cgroup2, CAP_BPF, CAP_NET_ADMIN"},
+		{"connect is off", nil, balancing(configs.ConnectOff), OK, "connect", ""},
+
 		{"odd kernel", map[string]string{"proc/sys/kernel/osrelease": "custom"}, want, Warn, "kernel", "unknown version format"},
 
 		{"connection table", map[string]string{"proc/sys/net/netfilter/nf_conntrack_count": "79\n", "proc/sys/net/netfilter/nf_conntrack_max": "100\n"}, want, OK, "conntrack", "79 of 100"},

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/announce/l2/gate"
+	"github.com/ironvip/ironvip/connect"
 	"github.com/ironvip/ironvip/dns/resolved"
 	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/store"
@@ -32,6 +33,7 @@ func ThisHost(realServer bool) Host {
 		Services: services,
 		Firewall: firewall.Find,
 		Has:      has,
+		Cgroup:   func() error { _, err := connect.Cgroup(); return err },
 		Route:    route,
 		Query:    query,
 		Resolved: func(s resolved.Settings) resolved.State {

@@ -15,7 +15,7 @@ import (
 
 // capabilities are those that ironvip's processes need, by their bit in capability.h.
 var capabilities = map[string]uint{"CAP_NET_BIND_SERVICE": unix.CAP_NET_BIND_SERVICE, "CAP_NET_ADMIN": unix.CAP_NET_ADMIN,
-	"CAP_NET_RAW": unix.CAP_NET_RAW}
+	"CAP_NET_RAW": unix.CAP_NET_RAW, "CAP_BPF": unix.CAP_BPF}
 
 // lacks returns which of some capabilities a process does not have.
 func lacks(h Host, pid int, needs ...string) (missing []string, err error) {
