@@ -33,7 +33,7 @@ func TestValidateFindsWhatAPlanFinds(t *testing.T) {
 	}{
 		{name: "all is well", config: lan, services: service("web")},
 		{name: "unknown pool", config: lan, services: service("web", `pool = "wan"`), problems: []string{`5 no_pool pool: there is no pool "wan"`}},
-		{name: "no pool at all", services: service("web"), problems: []string{`1 no_pool pool: none has auto_assign`}},
+		{name: "no pool at all", services: service("web"), problems: []string{`1 no_pool pool: none that serves namespace "default" has auto_assign`}},
 		{name: "neither pool nor service", services: "# none\n", warnings: []string{`toml no_pool pool: missing`}},
 		{name: "VIP in no pool", config: lan, services: service("web", `vips = ["198.51.100.1"]`), problems: []string{`5 outside_pool vips: 198.51.100.1`}},
 		{name: "VIP in another pool", config: lan + "[[pool]]\nname = \"wan\"\ncidrs = [\"198.51.100.0/24\"]\n", services: service("web", `pool = "lan"`, `vips = ["198.51.100.1"]`),

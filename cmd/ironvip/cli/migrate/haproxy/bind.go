@@ -15,7 +15,7 @@ type bound struct {
 	acceptProxy bool
 }
 
-// The options of a bind line of which nothing is missing: with a value, and without. Those of TLS have the note about ssl.
+// The options of a bind line of which nothing is missing: with a value, and without. The note about ssl stands for the options of TLS.
 var (
 	bindValues = words("name id user group mode process thread shards nice backlog tcp-ut crt crt-list ca-file ca-sign-file alpn ciphers ciphersuites ssl-min-ver ssl-max-ver verify curves ecdhe crl-file npn")
 	bindFlags  = words("transparent v4v6 v6only tfo defer-accept strict-sni no-tls-tickets no-sslv3 no-tlsv10 no-tlsv11 allow-0rtt prefer-client-ciphers force-tlsv12 force-tlsv13")
