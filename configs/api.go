@@ -1,15 +1,13 @@
 package configs
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"net"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 
 	"github.com/ironvip/ironvip/internal/access"
+	"github.com/ironvip/ironvip/internal/tlsfile"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -61,25 +59,8 @@ func (a *API) Rules() []access.Rule {
 
 // Files returns the files that the keys name.
 func (a *API) Files() []tomlfile.NamedFile {
-	pair := func(string) *vip.Problem {
-		cert, certErr := tomlfile.ResolvePath(a.CertFile)
-		key, keyErr := tomlfile.ResolvePath(a.KeyFile)
-		if certErr != nil || keyErr != nil {
-			return nil
-		}
-		if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
-			return &vip.Problem{Code: vip.CodeInvalid, Message: "does not fit api.cert_file: " + err.Error(), Hint: "write the key of that certificate, in PEM"}
-		}
-		return nil
-	}
-	authorities := func(path string) *vip.Problem {
-		text, err := os.ReadFile(path)
-		if err == nil && !x509.NewCertPool().AppendCertsFromPEM(text) {
-			return &vip.Problem{Code: vip.CodeInvalid, Message: path + " has no certificate in PEM", Hint: "write the certificates of the authorities"}
-		}
-		return nil
-	}
-	return []tomlfile.NamedFile{{Key: "cert_file", Path: a.CertFile}, {Key: "key_file", Path: a.KeyFile, Check: pair}, {Key: "client_ca_file", Path: a.ClientCAFile, Check: authorities}}
+	pair := func(string) *vip.Problem { return tlsfile.CheckPair("api.cert_file", a.CertFile, a.KeyFile) }
+	return []tomlfile.NamedFile{{Key: "cert_file", Path: a.CertFile}, {Key: "key_file", Path: a.KeyFile, Check: pair}, {Key: "client_ca_file", Path: a.ClientCAFile, Check: tlsfile.CheckCA}}
 }
 
 // othersMayWrite is the permission of every user to connect to a socket.

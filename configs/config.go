@@ -90,6 +90,7 @@ const (
 	ModeIPVS  = "ipvs"
 	ModeNFT   = "nft"
 	ModeProxy = "proxy"
+	ModeOff   = "off" // none: see package plane/off
 )
 
 // The uses of the kernel's sk_lookup by the userspace dataplane.

@@ -244,6 +244,7 @@ func TestParseRefuses(t *testing.T) {
 		{"role without a kernel", "[dataplane]\nmode = 'proxy'\nrole = 'real-server'", []string{
 			`c.toml:3: dataplane.role: a real server needs the kernel: dataplane.mode "proxy" has no part in direct routing and tunnels | set dataplane.mode to`}},
 		{"connect", "[dataplane]\nconnect = 'of'", []string{`c.toml:2: dataplane.connect: "of" is not a known value | did you mean "off"?`}},
+		{"connect without a dataplane", "[dataplane]\nconnect = 'auto'\nmode = 'off'", []string{`c.toml:2: dataplane.connect: a host with dataplane.mode "off" balances nothing | set dataplane.connect to "off"`}},
 		{"connect on a real server", "[dataplane]\nconnect = 'on'\nrole = 'real-server'", []string{`c.toml:2: dataplane.connect: a real server balances nothing | set dataplane.connect to "off"`}},
 		{"zone", "[node]\nzone = 'rack 7'", []string{`c.toml:2: node.zone: wants up to 253 printable characters without spaces`}},
 		{"resync", "[dataplane]\nresync_interval = '10ms'", []string{`c.toml:2: dataplane.resync_interval: 10ms is out of bounds | use "1s" to "24h"`}},

@@ -7,14 +7,17 @@ import (
 	"github.com/ironvip/ironvip/ipvs/dataplane"
 	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/plane"
+	"github.com/ironvip/ironvip/plane/off"
 	"github.com/ironvip/ironvip/proxy/remote"
 )
 
-// Dataplanes lists the dataplanes, in the order in which mode auto tries them. A new one needs a line here.
+// Dataplanes lists the dataplanes, in the order in which mode auto tries them: it never gets to the choice of none. A new one
+// needs a line here.
 var Dataplanes = []*plane.Kind{
 	&dataplane.Kind,
 	&nft.Kind,
 	&remote.Kind,
+	&off.Kind,
 }
 
 // DataplaneOf returns the dataplane of a mode, or nil: mode auto has none.

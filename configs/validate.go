@@ -75,6 +75,9 @@ func (c *Config) checkDataplane(t *tomlfile.Checker) {
 	if d.Role == RoleRealServer && d.Connect == ConnectOn {
 		t.Bad("connect", `set dataplane.connect to "off"`, "a real server balances nothing")
 	}
+	if d.Mode == ModeOff && d.Connect != ConnectOff {
+		t.Bad("connect", `set dataplane.connect to "off"`, "a host with dataplane.mode %q balances nothing", ModeOff)
+	}
 	if d.ProxySocket != "" {
 		t.Socket("proxy_socket", d.ProxySocket)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/tlsfile"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -24,6 +25,9 @@ type Config struct {
 	Command    []string      `toml:"command"`     // a program and its arguments, or
 	URL        string        `toml:"url"`         // a webhook
 	SecretFile string        `toml:"secret_file"` // the key of the webhook's signatures
+	CAFile     string        `toml:"ca_file"`     // the authorities of the webhook's certificate, in PEM; "": the host's
+	CertFile   string        `toml:"cert_file"`   // the certificate of the agent there, in PEM; "": none
+	KeyFile    string        `toml:"key_file"`    // its key
 	Timeout    spec.Duration `toml:"timeout"`     // of a run or a request
 	Queue      int           `toml:"queue"`       // the most events that wait
 }
@@ -99,9 +103,25 @@ func (c *Config) check(t *tomlfile.Checker) {
 	default:
 		t.Absolute("command[0]", c.Command[0])
 	}
-	if t.File("secret_file", &c.SecretFile); c.SecretFile != "" && c.URL == "" {
-		t.Bad("secret_file", "remove it", "is for webhooks, and this hook is a program")
+	for _, f := range []struct {
+		key  string
+		path *string
+	}{{"secret_file", &c.SecretFile}, {"ca_file", &c.CAFile}, {"cert_file", &c.CertFile}, {"key_file", &c.KeyFile}} {
+		switch t.File(f.key, f.path); {
+		case *f.path == "":
+		case c.URL == "":
+			t.Bad(f.key, "remove it", "is for webhooks, and this hook is a program")
+		case f.path != &c.SecretFile && strings.HasPrefix(c.URL, "http:"):
+			t.Bad(f.key, "write the url as https://HOST/PATH", "is for TLS, which %s does not use", strict.Quote(c.URL))
+		}
 	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		t.Bad("cert_file", "write cert_file and key_file", "a certificate needs its key, and a key its certificate")
+	}
+}
+
+func (c *Config) tls() tlsfile.Client {
+	return tlsfile.Client{CA: c.CAFile, Cert: c.CertFile, Key: c.KeyFile}
 }
 
 // kindHint returns a hint for a pattern that no kind matches.
@@ -118,12 +138,12 @@ func kindHint(pattern string) string {
 
 // Files returns the files that the keys name.
 func (c *Config) Files() []tomlfile.NamedFile {
-	return []tomlfile.NamedFile{{Key: "secret_file", Path: c.SecretFile, Check: func(path string) *vip.Problem {
+	return append(c.tls().Files(), tomlfile.NamedFile{Key: "secret_file", Path: c.SecretFile, Check: func(path string) *vip.Problem {
 		if _, err := readSecret(path); err != nil {
 			return &vip.Problem{Code: vip.CodeInvalid, Message: err.Error(), Hint: "write a secret: head -c 32 /dev/urandom | base64"}
 		}
 		return nil
-	}}}
+	}})
 }
 
 // readSecret reads the secret in a file, without the end of its line.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/test/authority"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/problemtest"
@@ -32,6 +33,10 @@ func TestConfigProblems(t *testing.T) {
 		{"password", `url = "https://a:hunter2@a.example"`, []string{`/nowhere/ironvip.toml:4: hook[0].url: is not the address of a webhook | write "https://HOST/PATH", without a password`}},
 		{"junk", `url = "https://a b\u0001"`, []string{`/nowhere/ironvip.toml:4: hook[0].url: is not the address`}},
 		{"secret of a program", "command = [\"/bin/x\"]\nsecret_file = \"x\"", []string{`/nowhere/ironvip.toml:5: hook[0].secret_file: is for webhooks`}},
+		{"authorities of a program", "command = [\"/bin/x\"]\nca_file = \"x\"", []string{`/nowhere/ironvip.toml:5: hook[0].ca_file: is for webhooks`}},
+		{"authorities without TLS", "url = \"http://a.example\"\nca_file = \"x\"", []string{`/nowhere/ironvip.toml:5: hook[0].ca_file: is for TLS, which "http://a.example" does not use`}},
+		{"a key alone", "url = \"https://a.example\"\nca_file = \"x\"\nkey_file = \"x\"", []string{`/nowhere/ironvip.toml:1: hook[0].cert_file: a certificate needs its key`}},
+		{"a certificate", "url = \"https://a.example\"\nca_file = \"x\"\nkey_file = \"x\"\ncert_file = \"x\"", nil},
 		{"timeout", "url = \"https://a.example\"\ntimeout = \"1h\"", []string{`/nowhere/ironvip.toml:5: hook[0].timeout: 1h is out of bounds | use "100ms" to "5m"`}},
 		{"queue", "url = \"https://a.example\"\nqueue = 1", []string{`/nowhere/ironvip.toml:5: hook[0].queue: 1 is out of bounds | use 10 to 10000`}},
 		{"services", "url = \"https://a.example\"\nservices = [\"web\", \"a/[\"]", []string{`/nowhere/ironvip.toml:5: hook[0].services[0]: "web" is not a namespace and a name`, `/nowhere/ironvip.toml:5: hook[0].services[1]: "a/[" is not a pattern`}},
@@ -57,6 +62,30 @@ func TestConfigProblems(t *testing.T) {
 			_, problems := configs.Parse("/nowhere/ironvip.toml", []byte("[[hook]]\nname = \"pager\"\nevents = [\"vip_*\"]\n"+tc.toml+"\n"))
 			problemtest.Expect(t, problems, tc.want...)
 		})
+	}
+}
+
+// `ironvip config validate` finds files of TLS that can't be used.
+func TestTLSFiles(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, configs.ConfigName)
+	authority.New(t).Client(t, "lb1").Write(t, filepath.Join(dir, "cert"), filepath.Join(dir, "key"))
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "text"), []byte("text"), 0o600))
+	for keys, want := range map[string]string{
+		`ca_file = "cert"` + "\n" + `cert_file = "cert"` + "\n" + `key_file = "key"`: "",
+		`ca_file = "away"`: "ironvip.toml:5: hook[0].ca_file: " + filepath.Join(dir, "away") + ": no such file",
+		`ca_file = "text"`: "ironvip.toml:5: hook[0].ca_file: " + filepath.Join(dir, "text") + " has no certificate in PEM",
+		`cert_file = "cert"` + "\n" + `key_file = "text"`: "ironvip.toml:6: hook[0].key_file: does not fit cert_file",
+	} {
+		c, problems := configs.Parse(path, []byte("[[hook]]\nname = \"a\"\nevents = [\"*\"]\nurl = \"https://a.example\"\n"+keys+"\n"))
+		must.Len(t, problems, 0)
+		got := c.CheckFiles()
+		if want == "" {
+			expect.Len(t, got, 0)
+			continue
+		}
+		must.Len(t, got, 1, "%q", keys)
+		expect.Contains(t, got[0].Error(), want)
 	}
 }
 

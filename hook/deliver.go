@@ -5,11 +5,13 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -17,18 +19,31 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/command"
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/text"
+	"github.com/ironvip/ironvip/internal/tlsfile"
 )
 
 // SignatureHeader has "sha256=" and the HMAC-SHA256 of the body of a request, in hexadecimal digits.
 const SignatureHeader = "X-Ironvip-Signature"
 
+const eventRejected = "hook_rejected"
+
+// maxRejections is how often a webhook may reject one document, in about five minutes.
+const maxRejections = 10
+
+// rejection is an answer that says that the request will never be accepted.
+type rejection struct{ status string }
+
+func (r rejection) Error() string { return "the webhook answered " + r.status }
+
 // deliver delivers the documents of a hook in order, until the context ends. A webhook gets a document again until it
-// accepts it. A program runs once for each, whatever its exit status: an old event must not run again after newer ones.
+// accepts it, or has rejected it maxRejections times. A program runs once for each, whatever its exit status: an old event must not run again after newer ones.
 func (h *Hooks) deliver(ctx context.Context, x *one) {
 	retry := h.retry
+	rejections := 0 // of the oldest document
 	for {
-		config, row, some := h.first(x)
+		config, client, row, some := h.first(x)
 		if row == nil {
 			select {
 			case <-ctx.Done():
@@ -37,7 +52,7 @@ func (h *Hooks) deliver(ctx context.Context, x *one) {
 			}
 			continue
 		}
-		output, err := h.send(ctx, &config, &row.Document)
+		output, err := send(ctx, &config, client, &row.Document)
 		if ctx.Err() != nil {
 			return // the next run of the agent delivers it
 		}
@@ -45,8 +60,15 @@ func (h *Hooks) deliver(ctx context.Context, x *one) {
 		if output != "" {
 			log = log.With("output", output)
 		}
-		done := err == nil || config.URL == ""
-		switch before := h.tried(x, row, done, err); {
+		if _, is := errors.AsType[rejection](err); is {
+			rejections++
+		}
+		rejected := rejections == maxRejections
+		if rejected {
+			err = fmt.Errorf("%w, for the %dth time: the event is dropped", err, rejections)
+		}
+		done := err == nil || config.URL == "" || rejected
+		switch before := h.tried(x, row, done, rejected, err); {
 		case err != nil && (done || before == nil):
 			log.Warn("hook failed", "err", err)
 		case err == nil && before != nil:
@@ -54,8 +76,13 @@ func (h *Hooks) deliver(ctx context.Context, x *one) {
 		case output != "":
 			log.Info("hook ran")
 		}
+		if rejected && row.Kind != eventRejected { // nor are there events about these events
+			h.o.Events.Add(event.Event{Kind: eventRejected, Object: config.Name,
+				Message: fmt.Sprintf("hook %s has lost the event %d, %s %s: %s", config.Name, row.ID, row.Kind, row.Object, err)})
+		}
 		if done {
 			retry.Reset()
+			rejections = 0
 		} else {
 			backoff.Nap(ctx, retry.Next(), x.changed)
 		}
@@ -64,28 +91,31 @@ func (h *Hooks) deliver(ctx context.Context, x *one) {
 
 // first returns the oldest document of a hook, which is in delivery from now on, and the settings for that. Without a
 // document, some is closed when there is one.
-func (h *Hooks) first(x *one) (config Config, row *Row, some <-chan struct{}) {
+func (h *Hooks) first(x *one) (config Config, client *http.Client, row *Row, some <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for k := range x.queue.All() {
 		x.sending = k
-		return x.config, &h.rows.Row(k).Value, nil
+		return x.config, x.client, &h.rows.Row(k).Value, nil
 	}
-	return config, nil, x.queue.Some()
+	return config, nil, nil, x.queue.Some()
 }
 
 // tried notes the result of an attempt, and returns that of the one before. A document that is done leaves the queue.
-func (h *Hooks) tried(x *one, row *Row, done bool, err error) (before error) {
+func (h *Hooks) tried(x *one, row *Row, done, rejected bool, err error) (before error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if done {
 		h.remove(x, row.key())
 	}
+	if rejected {
+		x.stats.rejected.add(time.Now())
+	}
 	return x.stats.tried(err, time.Now())
 }
 
 // send runs the program or sends the request once. The output is that of the program, or the beginning of an answer.
-func (h *Hooks) send(ctx context.Context, c *Config, d *Document) (output string, err error) {
+func send(ctx context.Context, c *Config, client *http.Client, d *Document) (output string, err error) {
 	body, err := json.Marshal(d)
 	if err != nil {
 		return "", err
@@ -93,7 +123,7 @@ func (h *Hooks) send(ctx context.Context, c *Config, d *Document) (output string
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(c.Timeout))
 	defer cancel()
 	if c.URL != "" {
-		output, err = h.post(ctx, c, body)
+		output, err = post(ctx, c, client, body)
 	} else {
 		output, err = command.Run(ctx, c.Command, d.environment(), append(body, '\n'))
 	}
@@ -115,16 +145,31 @@ func (d *Document) environment() []string {
 	return out
 }
 
-// newClient returns a client that takes a redirection for an answer: a signed document is for the configured URL only.
-func newClient() *http.Client {
+// newClient returns a client that takes a redirection for an answer: a signed document is for the configured URL only. It reads
+// the files of TLS for each connection.
+func newClient(c *Config) *http.Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	if files := c.tls(); files != (tlsfile.Client{}) {
+		transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			host, _, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			config, err := files.Config(host)
+			if err != nil {
+				return nil, err
+			}
+			return (&tls.Dialer{Config: config}).DialContext(ctx, network, address)
+		}
+	}
 	return &http.Client{
-		Transport:     http.DefaultTransport.(*http.Transport).Clone(),
+		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
 // post sends a request. Every status but 2xx is an error.
-func (h *Hooks) post(ctx context.Context, c *Config, body []byte) (output string, err error) {
+func post(ctx context.Context, c *Config, client *http.Client, body []byte) (output string, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, bytes.NewReader(body))
 	if err != nil {
 		return "", err
@@ -138,16 +183,20 @@ func (h *Hooks) post(ctx context.Context, c *Config, body []byte) (output string
 		}
 		r.Header.Set(SignatureHeader, "sha256="+hex.EncodeToString(sign(secret, body)))
 	}
-	answer, err := h.client.Do(r)
+	answer, err := client.Do(r)
 	if err != nil {
 		return "", err
 	}
 	defer answer.Body.Close()
 	start, _ := io.ReadAll(io.LimitReader(answer.Body, command.MaxOutput)) // the status decides
-	if answer.StatusCode/100 != 2 {
+	switch code := answer.StatusCode; {
+	case code/100 == 2:
+		return "", nil
+	case code/100 == 4 && code != http.StatusRequestTimeout && code != http.StatusTooManyRequests:
+		return string(start), rejection{answer.Status}
+	default:
 		return string(start), fmt.Errorf("the webhook answered %s", answer.Status)
 	}
-	return "", nil
 }
 
 func sign(secret, body []byte) []byte {

@@ -69,7 +69,6 @@ type Hooks struct {
 	o      Options
 	rows   *table.Table[key, Row]
 	stored map[string]bool // the names of the rows in the store at the start
-	client *http.Client
 	retry  backoff.Backoff // of each hook
 	wake   wake.Signal     // of Run: there are other hooks
 
@@ -81,20 +80,21 @@ type Hooks struct {
 // one is a hook. Hooks.mu guards its fields.
 type one struct {
 	config  Config
-	changed wake.Signal // config is another one
+	client  *http.Client // for config
+	changed wake.Signal  // config is another one
 	queue   workqueue.Queue[key]
 	sending key    // in delivery, so that it is not dropped
 	stop    func() // ends the delivery; nil before it begins
 	stats   stats
 }
 
-func newOne(c Config) *one { return &one{config: c, changed: wake.New()} }
+func newOne(c Config) *one { return &one{config: c, client: newClient(&c), changed: wake.New()} }
 
 // New returns the hooks with the documents that an earlier run of the agent has not delivered. Events from now on are
 // queued; Run delivers them.
 func New(o Options, hooks []Config) *Hooks {
 	h := &Hooks{
-		o: o, rows: table.New(o.Clock, (*Row).key, nil), stored: map[string]bool{}, client: newClient(),
+		o: o, rows: table.New(o.Clock, (*Row).key, nil), stored: map[string]bool{},
 		retry: backoff.Backoff{Lo: time.Second, Hi: time.Minute}, wake: wake.New(), hooks: map[string]*one{},
 	}
 	stored, err := o.Store.All()
@@ -160,7 +160,7 @@ func (h *Hooks) shrink(x *one) {
 				break
 			}
 		}
-		if x.stats.drop(time.Now()) {
+		if x.stats.full.add(time.Now()) {
 			h.o.Log.Warn("queue of a hook is full: its oldest events are dropped", "hook", x.config.Name, "queue", x.config.Queue)
 		}
 		h.remove(x, oldest.key())
@@ -186,7 +186,7 @@ func (h *Hooks) Reload(hooks []Config) {
 			h.hooks[c.Name] = newOne(c)
 			h.wake.Set()
 		case !reflect.DeepEqual(x.config, c):
-			x.config = c
+			x.config, x.client = c, newClient(&c)
 			x.changed.Set()
 			h.shrink(x)
 		}

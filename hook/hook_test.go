@@ -2,9 +2,12 @@ package hook
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -24,6 +27,7 @@ import (
 	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/authority"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/logbuffer"
@@ -136,6 +140,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	expect.Equal(r.t, q.Header.Get(SignatureHeader), fmt.Sprintf("sha256=%x", sign([]byte(secretText), body)), "signature")
 	var d Document
 	expect.Succeed(r.t, json.Unmarshal(body, &d))
+	q.Header.Set("X-Object", d.Object) // for answer
 	r.mu.Lock()
 	r.tries++
 	answer := r.answer
@@ -206,13 +211,71 @@ func TestWebhook(t *testing.T) {
 	expect.SameList(t, r.objects(), numbers(6))
 	expect.Equal(t, tries, 6*(fails+1), "requests")
 	s := a.stats("pager")
-	if s.delivered != 6 || s.failed != 6*fails || s.dropped != 0 || s.err != nil || len(a.Problems()) > 0 {
+	if s.delivered != 6 || s.failed != 6*fails || s.full.count+s.rejected.count != 0 || s.err != nil || len(a.Problems()) > 0 {
 		t.Errorf("%+v %v", s, a.Problems())
 	}
 	log := a.log.String()
 	expect.Equal(t, strings.Count(log, "hook failed"), 6, "failures in the log, each the first of a series:\n%s", log)
 	expect.Contains(t, log, `output="busy [31m"`)
 	expect.Contains(t, log, "503")
+}
+
+// A document that a webhook rejects does not block the queue for ever: after some attempts it is dropped, and said to be.
+// An answer that may change is no rejection, and the drop of an event about a drop is no event.
+func TestRejectedDocuments(t *testing.T) {
+	r := newReceiver(t, nil)
+	tries := map[string]int{}
+	r.answer = func(w http.ResponseWriter, q *http.Request) bool {
+		id := q.Header.Get("X-Object")
+		tries[id]++
+		status := map[string]int{"2": http.StatusBadRequest, "pager": http.StatusUnprocessableEntity}[id]
+		if id == "3" && tries[id] <= 3*maxRejections {
+			status = [...]int{http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusInternalServerError}[tries[id]%3]
+		}
+		if status == 0 {
+			return true
+		}
+		w.WriteHeader(status)
+		return false
+	}
+	a := create(t, bucket(t), r.hook("pager", nil)).run()
+	a.add("node_lost", 4)
+	a.empty()
+	expect.SameList(t, r.objects(), []string{"1", "3", "4"})
+	expect.True(t, reflect.DeepEqual(tries, map[string]int{"1": 1, "2": maxRejections, "3": 3*maxRejections + 1, "4": 1, "pager": maxRejections}), "requests: %v", tries)
+	events, _ := a.events.Since(0)
+	last := events[len(events)-1]
+	expect.Equal(t, last.Kind+" "+last.Object, eventRejected+" pager")
+	expect.Contains(t, last.Message, "node_lost 2: the webhook answered 400 Bad Request, for the 10th time")
+	expect.Len(t, events, 5)
+	problems := a.Problems()
+	must.Len(t, problems, 2)
+	expect.Contains(t, problems[1].Message, "hook pager has lost 2 events because its webhook rejected them")
+	scrape := httptest.NewRecorder()
+	metric.Handler(a.Collect).ServeHTTP(scrape, httptest.NewRequest("GET", "/metrics", nil))
+	expect.Contains(t, scrape.Body.String(), "ironvip_hook_rejected_total{hook=\"pager\"} 2\n")
+}
+
+// A webhook can have a certificate of a private authority, and ask for one of the agent. The files are read for each connection.
+func TestPrivateAuthority(t *testing.T) {
+	ours := authority.New(t)
+	dir := t.TempDir()
+	ca, cert, key := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	r := &receiver{t: t}
+	r.Server = httptest.NewUnstartedServer(r)
+	r.Config.ErrorLog = log.New(io.Discard, "", 0)
+	r.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	r.StartTLS()
+	t.Cleanup(r.Close)
+	ours.WriteCert(t, ca) // not that of the server
+	ours.Client(t, "lb1").Write(t, cert, key)
+	a := create(t, bucket(t), r.hook("pager", func(c *Config) { c.CAFile, c.CertFile, c.KeyFile = ca, cert, key })).run()
+	a.add("node_lost", 2)
+	wait.Until(t, "it fails", func() bool { return len(a.Problems()) == 1 })
+	expect.Contains(t, a.Problems()[0].Message, "certificate signed by unknown authority")
+	must.Succeed(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.Certificate().Raw}), 0o600))
+	a.empty()
+	expect.SameList(t, r.objects(), numbers(2))
 }
 
 // script writes a program that appends what it gets to the file of the same name with ".out".
@@ -337,7 +400,7 @@ func TestFullQueue(t *testing.T) {
 		a.events.Add(event.Event{Kind: "node_lost", Object: strconv.Itoa(i + 2)})
 	}
 	must.Equal(t, a.queued(), 10, "queued")
-	must.Equal(t, a.stats("small").dropped, 991, "dropped")
+	must.Equal(t, a.stats("small").full.count, 991, "dropped")
 	expect.Equal(t, strings.Count(a.log.String(), "queue of a hook is full"), 1, "lines of the log")
 	problems := a.Problems()
 	must.Len(t, problems, 1)
@@ -400,7 +463,7 @@ func TestWritesAreFew(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		disk := &fullDisk{Bucket: bucket(t)}
 		a := create(t, disk, settings("good", func(c *Config) { c.URL = "http://receiver" }))
-		a.client.Transport = roundTrip(func(*http.Request) (*http.Response, error) {
+		a.hooks["good"].client.Transport = roundTrip(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, nil
 		})
 		a.run()

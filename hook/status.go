@@ -13,10 +13,17 @@ import (
 
 // stats are what has become of the documents of a hook in this run of the agent.
 type stats struct {
-	delivered, failed, dropped uint64
-	since                      time.Time // of err: the first failure of a series
-	err                        error     // of the last attempt
-	droppedAt                  time.Time
+	delivered, failed uint64
+	since             time.Time // of err: the first failure of a series
+	err               error     // of the last attempt
+	full              losses    // because the queue was full
+	rejected          losses    // by the webhook
+}
+
+// losses are documents that a hook has not got.
+type losses struct {
+	count uint64
+	last  time.Time
 }
 
 // tried notes the result of an attempt, and returns that of the one before.
@@ -33,15 +40,23 @@ func (s *stats) tried(err error, now time.Time) (before error) {
 	return before
 }
 
-// dropShown is how long the status shows a dropped document.
-const dropShown = time.Hour
+// lossShown is how long the status shows a lost document.
+const lossShown = time.Hour
 
-// drop notes a dropped document, and reports whether it is the first one in a while.
-func (s *stats) drop(now time.Time) (first bool) {
-	first = now.Sub(s.droppedAt) > dropShown
-	s.dropped++
-	s.droppedAt = now
+// add notes a lost document, and reports whether it is the first one in a while.
+func (l *losses) add(now time.Time) (first bool) {
+	first = now.Sub(l.last) > lossShown
+	l.count++
+	l.last = now
 	return first
+}
+
+// problem returns the losses, or nil if there were none within the last hour.
+func (l *losses) problem(hook, why, hint string) []vip.Problem {
+	if l.count == 0 || time.Since(l.last) >= lossShown {
+		return nil
+	}
+	return []vip.Problem{{Code: vip.CodeInvalid, Message: fmt.Sprintf("hook %s has lost %s because %s, the last one at %s", hook, text.Plural(int(l.count), "event"), why, l.last.UTC().Format(time.RFC3339)), Hint: hint}}
 }
 
 // each calls f for each hook, by name.
@@ -54,17 +69,15 @@ func (h *Hooks) each(f func(name string, queued int, s *stats)) {
 	}
 }
 
-// Problems returns the hooks that fail, and those that have dropped events within the last hour.
+// Problems returns the hooks that fail, and those that have lost events within the last hour.
 func (h *Hooks) Problems() (out []vip.Problem) {
 	h.each(func(name string, queued int, s *stats) {
 		if s.err != nil {
 			out = append(out, vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf("hook %s fails since %s, %s: %v", name, s.since.UTC().Format(time.RFC3339), text.Plural(queued, "queued event"), s.err),
 				Hint: "the agent's log has the output of the program, or the answer of the webhook"})
 		}
-		if s.dropped > 0 && time.Since(s.droppedAt) < dropShown {
-			out = append(out, vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf("hook %s has lost %s because its queue was full, the last one at %s", name, text.Plural(int(s.dropped), "event"), s.droppedAt.UTC().Format(time.RFC3339)),
-				Hint: "make its receiver faster, or its patterns narrower"})
-		}
+		out = append(out, s.full.problem(name, "its queue was full", "make its receiver faster, or its patterns narrower")...)
+		out = append(out, s.rejected.problem(name, "its webhook rejected them", "the agent's log has its answers")...)
 	})
 	return out
 }
@@ -77,6 +90,7 @@ var (
 	familyDelivered = Metrics.Counter("delivered_total", "Events that a webhook accepted, or for which a program ended with exit status 0.", "hook")
 	familyFailed    = Metrics.Counter("failures_total", "Requests and runs of programs that failed.", "hook")
 	familyDropped   = Metrics.Counter("dropped_total", "Events that a hook does not get because its queue was full.", "hook")
+	familyRejected  = Metrics.Counter("rejected_total", "Events that a hook does not get because its webhook has rejected them ten times.", "hook")
 )
 
 // Collect is the collector of the metrics.
@@ -85,6 +99,7 @@ func (h *Hooks) Collect(w *metric.Writer) {
 		w.Add(familyQueued, float64(queued), name)
 		w.Add(familyDelivered, float64(s.delivered), name)
 		w.Add(familyFailed, float64(s.failed), name)
-		w.Add(familyDropped, float64(s.dropped), name)
+		w.Add(familyDropped, float64(s.full.count), name)
+		w.Add(familyRejected, float64(s.rejected.count), name)
 	})
 }

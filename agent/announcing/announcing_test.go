@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -263,6 +264,8 @@ func TestTwoInterfacesOnOneLAN(t *testing.T) {
 // A VIP that moves is an event, and so is the death of a peer. Many at once are counted.
 func TestEvents(t *testing.T) {
 	b := newBench(t, false, pair)
+	var told atomic.Int64
+	b.Events.Follow(func(event.Event) { told.Add(1) })
 	scope.Go(t, b.followResults)
 	var rows []announce.Announcement
 	for i := range 30 {
@@ -276,8 +279,9 @@ func TestEvents(t *testing.T) {
 	}
 	b.Announcements.SetAll(rows)
 	b.await(t, "announced", func(e []event.Event) bool {
-		return len(e) == maxEvents+1 && strings.Contains(e[maxEvents].Message, "10 more VIPs") && b.announced.Load() == 30
+		return len(e) == event.MaxMany+1 && strings.Contains(e[event.MaxMany].Message, "10 more VIPs") && b.announced.Load() == 30
 	})
+	expect.Equal(t, told.Load(), 30, "followers of the events, such as hooks, get all")
 	rows[0].Here, rows[0].Why = false, "lb2: highest of 2 eligible"
 	b.Announcements.Set(rows[0])
 	peer := announce.Peer{PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: "lb2"}, State: "alive", Up: true}

@@ -12,9 +12,6 @@ import (
 	"github.com/ironvip/ironvip/internal/text"
 )
 
-// maxEvents bounds the events of one batch of changed VIPs. One more counts the others.
-const maxEvents = 20
-
 // Kinds of events.
 const (
 	eventAnnounced = "vip_announced"
@@ -88,7 +85,9 @@ func (a *Announcing) followResults(ctx context.Context) error {
 				}
 			}
 		}
-		a.add(a.look(x, todo, carries))
+		a.Events.AddMany(a.look(x, todo, carries), func(n int) string {
+			return text.Plural(n, "more VIP") + " began or ceased to be announced here"
+		})
 		if len(batch)+len(results)+len(changed) > 0 {
 			continue
 		}
@@ -144,14 +143,4 @@ func (a *Announcing) look(x *results, todo map[netip.Addr]struct{}, sessions map
 	a.waiting.Store(int64(len(x.here) - x.announced))
 	slices.SortFunc(events, func(a, b event.Event) int { return strings.Compare(a.Object, b.Object) })
 	return events
-}
-
-func (a *Announcing) add(events []event.Event) {
-	for i, e := range events {
-		if i == maxEvents {
-			a.Events.Add(event.Event{Kind: e.Kind, Message: text.Plural(len(events)-i, "more VIP") + " began or ceased to be announced here"})
-			return
-		}
-		a.Events.Add(e)
-	}
 }

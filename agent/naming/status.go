@@ -61,9 +61,6 @@ func (n *Naming) Checks() []v1.Check {
 	return []v1.Check{c}
 }
 
-// maxEvents bounds the events of one batch of changed conflicts. One more counts the others.
-const maxEvents = 20
-
 // Kinds of events.
 const (
 	eventTaken = "dns_name_taken"
@@ -93,13 +90,7 @@ func (n *Naming) followConflicts(ctx context.Context) error {
 				events = append(events, event.Event{Kind: eventTaken, Service: c.Service.String(), Object: c.Name, Message: taken(c)})
 			}
 		}
-		for i, e := range events {
-			if i == maxEvents {
-				n.Events.Add(event.Event{Kind: e.Kind, Message: text.Plural(len(events)-i, "more conflict") + " of DNS names changed"})
-				break
-			}
-			n.Events.Add(e)
-		}
+		n.Events.AddMany(events, func(n int) string { return text.Plural(n, "more conflict") + " of DNS names changed" })
 	}
 }
 

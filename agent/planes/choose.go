@@ -44,7 +44,7 @@ func choose(mode, role, before string, check func(mode string) []host.Finding) (
 		}
 		return Choice{Mode: mode, Why: "the configuration asks for it"}, nil
 	}
-	if configs.DataplaneOf(before) == nil { // of another version
+	if before == configs.ModeOff || configs.DataplaneOf(before) == nil { // auto chooses one, or it is of another version
 		before = ""
 	}
 	var out Choice

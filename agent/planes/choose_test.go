@@ -43,6 +43,8 @@ func TestChoose(t *testing.T) {
 		{"auto", "", "nft", has, "nft", too, ""},
 		{"auto", "", "proxy", has, "proxy", too, ""},
 		{"auto", "", "nft", noIPVS, "nft", ipvsNo, ""},
+		{"auto", "", "off", noIPVS, "nft", ipvsNo, ""},
+		{"off", "", "nft", neither, "off", asked, ""},
 		{"auto", "", "of a later version", has, "ipvs", all, ""},
 		{"auto", "", "proxy", noIPVS, "proxy", ipvsNo + `; this host ran it before; nft can run, too: dataplane.mode = "nft" selects it`, ""},
 		{"auto", "", "nft", noNFT, "ipvs", "nft, which this host ran before, can't run any more", ""},

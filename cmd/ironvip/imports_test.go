@@ -45,6 +45,7 @@ var layers = [][]string{
 	{"fleet/consulkv"},
 	{"internal/connlimit"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/sockdiag", "internal/firewall", "internal/keep", "internal/mirror", "internal/metric"},
+	{"internal/tlsfile"},
 	{"internal/access", "internal/table", "internal/event", "internal/delayqueue", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/parallel", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sklookup", "internal/sockopt", "internal/httpstop", "internal/logwriter", "internal/memlimit", "internal/answer", "internal/command"},
 	{"internal/bpf"},
 	{"api/v1"},

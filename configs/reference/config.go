@@ -16,7 +16,7 @@ var Config = Table{
 	{Key: "api.public_metrics", Meaning: "whether `/metrics` needs no role", Values: "`true`, `false`", Default: "`false`", Live: true},
 	{Key: "api.rate_limit", Meaning: "requests per second of one [client](access.md#limits); more get 429", Values: "1 to 1000000", Default: "`1000`", Live: true},
 	{Key: "api.role", Meaning: "who has which role, each as `[[api.role]]` below", Default: "root and the agent's user are admin, the socket's group is operator", Live: true},
-	{Key: "dataplane.mode", Meaning: "the dataplane that forwards traffic", Values: "`ipvs`, `nft` (nftables without IPVS), `proxy`, or `auto`: the one that this host ran before, otherwise [the first of `ipvs`, `nft` and `proxy` that can run](choosing-a-dataplane.md#mode-auto)", Default: "`auto`"},
+	{Key: "dataplane.mode", Meaning: "the dataplane that forwards traffic", Values: "`ipvs`, `nft` (nftables without IPVS), `proxy`, `off`: [none](choosing-a-dataplane.md#no-dataplane), or `auto`: the one that this host ran before, otherwise [the first of `ipvs`, `nft` and `proxy` that can run](choosing-a-dataplane.md#mode-auto)", Default: "`auto`"},
 	{Key: "dataplane.role", Meaning: "this host's role", Values: "`director`: it balances traffic; `real-server`: it is a backend of services with `forward` `dr` or `tunnel`, and balances nothing ([more](operations.md#real-servers)); with mode `ipvs` or `auto` only", Default: "`director`"},
 	{Key: "dataplane.namespaces", Meaning: "the namespaces of the services that this host [serves](scale.md#scope); of others, it has a row and nothing else", Values: "DNS labels", Default: "all", Live: true},
 	{Key: "dataplane.labels", Meaning: "the labels that the services which this host [serves](scale.md#scope) must have, all of them", Values: "a list such as `[\"tier=web\", \"public\"]`: a label with this value, or with any value", Default: "none", Live: true},
@@ -164,6 +164,9 @@ var Hook = Table{
 	{Key: "command", Meaning: "the program, by its absolute path, and its arguments; no shell reads them", Values: "a list of up to 64 words", Default: "required, or `url`"},
 	{Key: "url", Meaning: "the webhook", Values: "`https://` or `http://`, without a password", Default: "required, or `command`"},
 	{Key: "secret_file", Meaning: "the key of the signatures of a webhook's requests, with 16 bytes or more; a changed file takes effect immediately", Values: "a [file path](#secrets)", Default: "none: no signature"},
+	{Key: "ca_file", Meaning: "the authorities of the webhook's certificate, in PEM; a changed file takes effect with the next connection, as those below", Values: "a [file path](#secrets), with `https`", Default: "the host's authorities"},
+	{Key: "cert_file", Meaning: "the certificate that the agent shows to the webhook, in PEM", Values: "a [file path](#secrets), with `https` and `key_file`", Default: "none"},
+	{Key: "key_file", Meaning: "its private key", Values: "a [file path](#secrets), with `https` and `cert_file`", Default: "none"},
 	{Key: "timeout", Meaning: "how long a run of the program, or a request, may take", Values: "`\"100ms\"` to `\"5m\"`", Default: "`\"10s\"`"},
 	{Key: "queue", Meaning: "the number of events that can wait; then the oldest are dropped", Values: "10 to 10000", Default: "`1000`"},
 }

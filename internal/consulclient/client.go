@@ -10,11 +10,9 @@ package consulclient
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -115,33 +113,18 @@ func split(address string) (scheme, host, socket string, err error) {
 	return "", "", "", fmt.Errorf("consul address %q: use host:port, http://, https:// or unix://", address)
 }
 
-// tls returns the TLS settings of a new connection. It reads the files each time, because they may
-// change.
+// tls returns the TLS settings of a new connection.
 func (c Config) tls(address string) (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName, NextProtos: []string{"h2", "http/1.1"}}
-	if config.ServerName == "" {
-		host, _, err := net.SplitHostPort(address)
-		if err != nil {
+	server := c.ServerName
+	if server == "" {
+		var err error
+		if server, _, err = net.SplitHostPort(address); err != nil {
 			return nil, err
 		}
-		config.ServerName = host
 	}
-	if c.CAFile != "" {
-		pem, err := os.ReadFile(c.CAFile)
-		if err != nil {
-			return nil, err
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s has no certificate in PEM form", c.CAFile)
-		}
+	config, err := c.tlsFiles().Config(server)
+	if err == nil {
+		config.NextProtos = []string{"h2", "http/1.1"}
 	}
-	if c.CertFile != "" || c.KeyFile != "" {
-		pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-		if err != nil {
-			return nil, err
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
-	return config, nil
+	return config, err
 }

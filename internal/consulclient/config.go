@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ironvip/ironvip/internal/tlsfile"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
@@ -30,8 +31,11 @@ type Config struct {
 
 // Files returns the files that the keys name.
 func (c *Config) Files() []tomlfile.NamedFile {
-	return []tomlfile.NamedFile{{Key: "token_file", Path: c.TokenFile}, {Key: "ca_file", Path: c.CAFile},
-		{Key: "cert_file", Path: c.CertFile}, {Key: "key_file", Path: c.KeyFile}}
+	return append([]tomlfile.NamedFile{{Key: "token_file", Path: c.TokenFile}}, c.tlsFiles().Files()...)
+}
+
+func (c *Config) tlsFiles() tlsfile.Client {
+	return tlsfile.Client{CA: c.CAFile, Cert: c.CertFile, Key: c.KeyFile}
 }
 
 // Resolved returns the settings with the paths of systemd credentials of this process.

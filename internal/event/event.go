@@ -91,8 +91,43 @@ func (l *Log) Add(e Event) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.tell(l.keep(l.stamp(e)))
+	l.changed.Send()
+}
+
+// MaxMany is the most events of AddMany that the log keeps.
+const MaxMany = 20
+
+// AddMany adds events of one cause. Followers get all of them. The log keeps the first MaxMany, and one event of the kind of
+// the next, with the message that others returns for their number: one cause does not remove all older events. A nil Log
+// ignores them.
+func (l *Log) AddMany(events []Event, others func(n int) string) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, e := range events {
+		if e = l.stamp(e); i < MaxMany {
+			e = l.keep(e)
+		}
+		l.tell(e)
+	}
+	if n := len(events) - MaxMany; n > 0 {
+		l.keep(l.stamp(Event{Kind: events[MaxMany].Kind, Message: others(n)}))
+	}
+	l.changed.Send()
+}
+
+// stamp gives an event its ID and time. The caller holds mu, as those of keep and tell do.
+func (l *Log) stamp(e Event) Event {
 	e.ID, e.Time = l.next, l.now()
 	l.next++
+	return e
+}
+
+// keep appends e, and returns it with its count.
+func (l *Log) keep(e Event) Event {
 	h := l.alike[e.subject()]
 	if h == nil {
 		h = &history{first: e.Time}
@@ -109,10 +144,13 @@ func (l *Log) Add(e Event) {
 	if l.events.Len() > l.size {
 		l.shrink()
 	}
+	return e
+}
+
+func (l *Log) tell(e Event) {
 	for _, f := range l.followers {
 		f(e)
 	}
-	l.changed.Send()
 }
 
 // Follow calls f with each event from now on, in order, also with those that the log soon removes. The log is locked

@@ -153,3 +153,36 @@ func TestNilLogDrops(t *testing.T) {
 	var l *Log
 	l.Add(Event{})
 }
+
+// Followers get every event of many, and the log the first ones and one that counts the others.
+func TestManyEventsOfOneCause(t *testing.T) {
+	l := NewLog(100, time.Now)
+	var told []string
+	var last uint64
+	l.Follow(func(e Event) {
+		told = append(told, e.Object)
+		expect.True(t, e.ID > last, "ID %d after %d", e.ID, last)
+		last = e.ID
+	})
+	var events []Event
+	var want []string
+	for i := range MaxMany + 7 {
+		events = append(events, Event{Kind: "vip_announced", Object: fmt.Sprint(i)})
+		want = append(want, fmt.Sprint(i))
+	}
+	others := func(n int) string { return fmt.Sprintf("%d more", n) }
+	l.AddMany(events, others)
+	expect.SameList(t, told, want)
+	kept, _ := l.Since(0)
+	must.Len(t, kept, MaxMany+1)
+	expect.Equal(t, kept[MaxMany].Kind+kept[MaxMany].Object+" "+kept[MaxMany].Message, "vip_announced 7 more")
+	l.AddMany(events[:MaxMany], others)
+	kept, changed := l.Since(kept[MaxMany].ID)
+	expect.Len(t, kept, MaxMany)
+	l.AddMany(events[:1], others)
+	select {
+	case <-changed:
+	default:
+		t.Error("a waiting reader was not woken")
+	}
+}

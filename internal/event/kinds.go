@@ -86,4 +86,5 @@ var Kinds = []Kind{
 	{"state_failed", "the state file can't be written"},
 	{"state_recovered", "the state file can be written again"},
 	{"state_lost", "the state file was missing at the start"},
+	{"hook_rejected", "an event is dropped because the webhook of a hook has rejected it ten times"},
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -28,6 +29,7 @@ type load struct {
 	from     *netlab.Node
 	to       netip.AddrPort
 	patience time.Duration // how long a request waits for its answer
+	query    []byte        // a datagram, which is a request; nil: a request is a connection
 	stalls   *wait.Stalls
 	stop     context.CancelFunc
 	done     sync.WaitGroup
@@ -54,7 +56,12 @@ func startLoad(t testing.TB, from *netlab.Node, to netip.Addr, every time.Durati
 
 // startPatientLoad is startLoad with another time that a request waits for its answer.
 func startPatientLoad(t testing.TB, from *netlab.Node, to netip.Addr, every, patience time.Duration) *load {
-	l := &load{t: t, from: from, to: netip.AddrPortFrom(to, servicePort), patience: patience, stalls: wait.WatchStalls(t)}
+	return startRequests(&load{t: t, from: from, to: netip.AddrPortFrom(to, servicePort), patience: patience}, every)
+}
+
+// startRequests begins a load that is not running yet.
+func startRequests(l *load, every time.Duration) *load {
+	l.stalls = wait.WatchStalls(l.t)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop = cancel
 	tick := time.NewTicker(every)
@@ -69,7 +76,7 @@ func startPatientLoad(t testing.TB, from *netlab.Node, to netip.Addr, every, pat
 			}
 		}
 	})
-	t.Cleanup(func() { cancel(); l.done.Wait() })
+	l.t.Cleanup(func() { cancel(); l.done.Wait() })
 	return l
 }
 
@@ -79,7 +86,11 @@ func (l *load) request() {
 	l.open++
 	l.most = max(l.most, l.open)
 	l.mu.Unlock()
-	r.err = l.ask(r.began.Add(l.patience))
+	ask := l.ask
+	if l.query != nil {
+		ask = l.askDatagram
+	}
+	r.err = ask(r.began.Add(l.patience))
 	r.took = time.Since(r.began)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,6 +148,24 @@ func (l *load) ask(deadline time.Time) error {
 		return err
 	}
 	_, err = bufio.NewReader(f).ReadString('\n')
+	return err
+}
+
+// askDatagram sends the query once and waits for a datagram.
+func (l *load) askDatagram(deadline time.Time) error {
+	var c net.Conn
+	var err error
+	l.from.Do(func() { c, err = net.Dial("udp", l.to.String()) })
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err = c.SetDeadline(deadline); err == nil {
+		_, err = c.Write(l.query)
+	}
+	if err == nil {
+		_, err = c.Read(make([]byte, 1500))
+	}
 	return err
 }
 

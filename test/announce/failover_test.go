@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/routers"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -32,7 +33,9 @@ func BenchmarkFailover(b *testing.B) {
 		{"l2/agent-upgrade", atLayer2(hosts, func(_ *lab, a *host) { a.upgrade() }, nil)},
 		{"l2/announcer-restart", atLayer2(hosts, restartAnnouncer, nil)},
 		{"l2/cut-off", atLayer2(hosts, func(l *lab, a *host) { l.cutOff(a, true); l.hosts[1].awaitAll() }, func(l *lab, a *host) { l.cutOff(a, false) })},
-		{"l2/program-killed", programKilled},
+		{"l2/floating-drain", floating(haproxies, func(h *host, _ *process.Process) { drainNode(nil, h) }, func(h *host, _ *process.Process) { undrainNode(nil, h) })},
+		{"l2/floating-drain-udp", floating(unbounds, func(h *host, _ *process.Process) { drainNode(nil, h) }, func(h *host, _ *process.Process) { undrainNode(nil, h) })},
+		{"l2/program-killed", floating(haproxies, func(_ *host, p *process.Process) { p.Kill() }, func(_ *host, p *process.Process) { must.Succeed(b, p.Start()) })},
 		{"l2/killed", atLayer2(hosts, func(l *lab, a *host) { a.announcer.Kill(); a.agent.Kill(); l.hosts[1].awaitAll() }, func(_ *lab, a *host) { a.start() })},
 	}
 	for _, advert := range []string{"1", "0.1"} {
@@ -56,6 +59,18 @@ func BenchmarkFailover(b *testing.B) {
 			}, nil)})
 	}
 	measureAll(b, events)
+}
+
+// haproxies and unbounds are pairs with a program of docs/recipes.md.
+func haproxies(b *testing.B) *floats {
+	l, programs := newFloating(b, 2, "")
+	return &floats{lab: l, programs: programs, vips: []netip.Addr{lb4, lb6}}
+}
+
+func unbounds(b *testing.B) *floats {
+	l, programs := newResolvers(b, "")
+	return &floats{lab: l, programs: programs, vips: resolverVIPs[:1],
+		query: recipeQuery(b)}
 }
 
 // bfdAgrees is time for a BFD session that is up to agree about its interval.

@@ -144,6 +144,18 @@ func (l *lab) peers() string {
 
 // config returns ironvip.toml of a host, with more keys of [announce] and tables.
 func (l *lab) config(h *host, mode, extra string) string {
+	return h.tables() + fmt.Sprintf(`
+[[pool]]
+name = "lan"
+cidrs = ["10.78.0.130-10.78.0.254", "fd78::1:0/112"]
+[announce]
+mode = %q
+%s%s
+`, mode, h.announceKeys(), extra)
+}
+
+// tables returns those of ironvip.toml that every host of a lab needs.
+func (h *host) tables() string {
 	return fmt.Sprintf(`
 [node]
 name = %q
@@ -152,15 +164,12 @@ state_dir = %q
 socket = %q
 [dataplane]
 mode = %q
-[[pool]]
-name = "lan"
-cidrs = ["10.78.0.130-10.78.0.254", "fd78::1:0/112"]
-[announce]
-mode = %q
-socket = %q
-settle = "1s"
-%s
-`, h.Name, filepath.Join(h.dir, "state"), filepath.Join(h.dir, "api.sock"), dataplane, mode, filepath.Join(h.dir, "control.sock"), extra)
+`, h.Name, filepath.Join(h.dir, "state"), filepath.Join(h.dir, "api.sock"), dataplane)
+}
+
+// announceKeys returns those of [announce] that every host of a lab needs.
+func (h *host) announceKeys() string {
+	return fmt.Sprintf("socket = %q\nsettle = \"1s\"\n", filepath.Join(h.dir, "control.sock"))
 }
 
 // services returns the services: each has a VIP of each family, so that all hosts own some.
@@ -195,6 +204,15 @@ func (h *host) configure(services, text string) {
 		path := filepath.Join(h.dir, name)
 		must.Succeed(h.t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600)))
 	}
+}
+
+// edit replaces a text of ironvip.toml.
+func (h *host) edit(old, now string) {
+	h.t.Helper()
+	path := filepath.Join(h.dir, "ironvip.toml")
+	text := string(must.Get(os.ReadFile(path))(h.t))
+	must.True(h.t, strings.Contains(text, old), "%s has no %s", path, old)
+	must.Succeed(h.t, os.WriteFile(path, []byte(strings.Replace(text, old, now, 1)), 0o600))
 }
 
 func (h *host) start() {

@@ -17,6 +17,7 @@ import (
 type scene struct {
 	client *netlab.Node
 	vips   []netip.Addr // one of each family
+	query  []byte       // to port 53 instead of connections
 	happen func()       // returns when the network has another way to the VIPs, or none is needed
 	undo   func()       // returns when everything is as before
 	// count has more results, by their name. They are sums over all rounds.
@@ -36,7 +37,11 @@ func (s *scene) measure(b *testing.B) {
 	for b.Loop() {
 		var loads []*load
 		for _, vip := range s.vips {
-			loads = append(loads, startPatientLoad(b, s.client, vip, time.Second*time.Duration(len(s.vips))/perSecond, benchPatience))
+			l := &load{t: b, from: s.client, to: netip.AddrPortFrom(vip, servicePort), patience: benchPatience, query: s.query}
+			if s.query != nil {
+				l.to = netip.AddrPortFrom(vip, 53)
+			}
+			loads = append(loads, startRequests(l, time.Second*time.Duration(len(s.vips))/perSecond))
 		}
 		time.Sleep(lead)
 		s.happen()

@@ -179,6 +179,17 @@ func (c *Cluster) apiFlags() []string {
 	}, c.opts.Flags...)
 }
 
+// Join starts another kube-apiserver of the cluster in a place, at all of its addresses and the port of the first one. It ends
+// with the test.
+func (c *Cluster) Join(t testing.TB, in Place, addr netip.Addr) *process.Process {
+	t.Helper()
+	p := process.New(need.Server(t, "kube-apiserver"), c.file("api-"+addr.String()+".log"), in,
+		append(c.apiFlags(), "--bind-address=0.0.0.0", "--advertise-address="+addr.String())...)
+	t.Cleanup(p.Kill)
+	must(t, "another kube-apiserver", p.Start())
+	return p
+}
+
 // advertised returns the endpoint of the Service default/kubernetes. It is the server's own address
 // if the API allows that, else a documentation address. The API doesn't allow loopback addresses,
 // or another family than that of the first cluster IPs.

@@ -198,6 +198,7 @@ var (
 	nat     = &feature{name: "`forward = \"nat\"`", sample: someService + "forward = \"nat\"\n"}
 	dr      = &feature{name: "`forward = \"dr\"`", sample: someService + "forward = \"dr\"\n"}
 	tunnel  = &feature{name: "`forward = \"tunnel\"`, IPv4", sample: someService + "forward = \"tunnel\"\n"}
+	floats  = &feature{name: "`forward = \"host\"`", sample: somePort + "forward = \"host\"\n"}
 	tunnel6 = &feature{name: "`forward = \"tunnel\"`, IPv6", sample: somePort + "backends = [ { address = \"fd01::11\" } ]\nforward = \"tunnel\"\n"}
 
 	refusal  = &feature{name: "a service without a usable backend refuses immediately", sample: somePort}
@@ -216,7 +217,7 @@ var groups = []struct {
 	title    string
 	features []*feature
 }{
-	{"Protocols and forwarding", []*feature{tcp, halfClose, udp, sctp, ipv4, ipv6, dualStack, portRange, rangeToOne, allPorts, nodePorts, nat, dr, tunnel, tunnel6}},
+	{"Protocols and forwarding", []*feature{tcp, halfClose, udp, sctp, ipv4, ipv6, dualStack, portRange, rangeToOne, allPorts, nodePorts, nat, dr, tunnel, tunnel6, floats}},
 	{"Choosing a backend", []*feature{rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh, fallback, portFlag, onePacket, affinity, stickyRange, stickyInside, states,
 		localBoth, localOutside, sameZone, sameNode, hints, somePorts, replacement}},
 	{"Client addresses and access", []*feature{masqAuto, masqAlways, masqNever, clientAddress, sourceRanges, rangesOfUDP, proxyProtocol, acceptProxy, backendLimit, serviceLimit, refusal, unserved, firewalls}},
@@ -264,7 +265,7 @@ func (d *dataplane) refuses(f *feature) (string, error) {
 	}
 	for i := range frontends {
 		err := d.unsupported(&frontends[i])
-		if err == nil {
+		if err == nil || frontends[i].Key.Whole() {
 			continue
 		}
 		p, typed := errors.AsType[vip.Problem](err)

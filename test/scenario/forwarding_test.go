@@ -30,11 +30,36 @@ func answering(forward string) []step {
 	}
 }
 
+// listenHere starts a server of the director at a VIP. The VIP must be there: the kernel knows it as an address of this host.
+func listenHere(to string) step {
+	return func(r *run) error {
+		r.nodes[director].Sysctl("ipv6/ip_nonlocal_bind", "1")
+		return serveVIP(to, director)(r)
+	}
+}
+
 // Direct routing and tunnels between a director and real servers, with an agent on each.
 var forwarding = []scenario{
 	{name: "direct routing", shows: []*feature{dr}, families: both, isolated: true, steps: answering("dr")},
 	{name: "tunnels", shows: []*feature{tunnel}, isolated: true, modules: []string{"ipip"}, steps: answering("tunnel")},
 	{name: "tunnels of IPv6", shows: []*feature{tunnel6}, families: onlyIPv6, isolated: true, modules: []string{"ip6_tunnel"}, steps: answering("tunnel")},
+	{
+		name: "a VIP for a program of this host", shows: []*feature{floats}, families: both, isolated: true,
+		steps: []step{
+			put(service("web", `{ port = 7080 }, { port = 7053, protocol = "udp" }`, "", `forward = "host"`, `health = { type = "none" }`)),
+			refused(client, "web"), // nothing listens
+			listenHere("web"), listenHere("web:7053/udp"), listenHere("web:7099/tcp"),
+			ask(client, "web", 2, only(director), seen(client)),
+			ask(pod, "web", 2, only(director), seen(pod)),
+			ask(b1, "web", 2, only(director), seen(b1)),
+			ask(director, "web", 2, only(director)),
+			ask(client, "web:7053/udp", 2, only(director), seen(client)),
+			ask(client, "web:7099/tcp", 2, only(director), seen(client)), // a port that the service does not name
+			hold("x", client, "web"),
+			restart(),
+			held("x", only(director)),
+		},
+	},
 	{
 		name: "one packet", shows: []*feature{onePacket}, families: both, isolated: true,
 		steps: []step{

@@ -51,7 +51,7 @@ func TestExitCodes(t *testing.T) {
 		{"usage: negative number", "events --since=-1", "", 0, nil, command.ExitUsage, []string{`error: invalid --since "-1": use a whole number from 0` + "\n"}},
 		{"usage: duration", "status --timeout soon", "", 0, nil, command.ExitUsage, []string{`error: invalid --timeout "soon": use a duration such as 30s` + "\n"}},
 		{"usage: dataplane", "dataplane switch junk", "", 0, nil, command.ExitUsage,
-			[]string{`error: invalid argument "junk" for "ironvip dataplane switch": use ipvs, nft, proxy` + "\n", "hint: usage: ironvip dataplane switch ipvs|nft|proxy\n"}},
+			[]string{`error: invalid argument "junk" for "ironvip dataplane switch": use ipvs, nft, proxy, off` + "\n", "hint: usage: ironvip dataplane switch ipvs|nft|proxy|off\n"}},
 		{"usage: number of dataplanes", "dataplane switch ipvs nft", "", 0, nil, command.ExitUsage, []string{"error: ironvip dataplane switch: 2 arguments given\n"}},
 		{"usage: schema", "config schema junk", "", 0, nil, command.ExitUsage, []string{`error: invalid argument "junk" for "ironvip config schema": use config, services, hook` + "\n"}},
 		{"usage: service name", "service get UPPER", "", 0, nil, command.ExitUsage, []string{"error: service \"UPPER\" is not a DNS label", "hint: use NAME or NAMESPACE/NAME"}},

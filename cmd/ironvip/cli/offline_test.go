@@ -183,7 +183,7 @@ func TestCompletion(t *testing.T) {
 		"top --limit ":                          ":4\n",
 		"token create deploy --expires ":        ":4\n",
 		"status --timeout ":                     ":4\n",
-		"dataplane switch ":                     "ipvs\nnft\nproxy\n:4\n",
+		"dataplane switch ":                     "ipvs\nnft\nproxy\noff\n:4\n",
 		"config schema ":                        "config\nservices\nhook\n:4\n",
 		"service list --state ":                 "healthy\nunchecked\nelsewhere\ndegraded\ndown\npending\nrefused\n:4\n",
 		"service list -o ":                      "table\nwide\njson\nyaml\nname\n:4\n",

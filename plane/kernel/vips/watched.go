@@ -47,6 +47,10 @@ func (p *Plane) Check(ctx context.Context) (driftOf, error) {
 		found.Unknown, seen.Added = true, nil
 	}
 	for w, by := range seen.Added {
+		if key := (vip.FrontendKey{Addr: w.Addr()}); p.isUser(key) {
+			add(key, describeStray(w), by) // an orphan would have the key of the whole VIP
+			continue
+		}
 		if len(p.addrs[w.Addr()].users) == 0 {
 			p.setRoute(w.Addr(), doubtful)
 		}

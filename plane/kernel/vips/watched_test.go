@@ -207,3 +207,30 @@ func TestAddedAddressIsAStray(t *testing.T) {
 		}
 	})
 }
+
+// A network that another program puts at a whole VIP is damage of it: the address stays, and the network goes.
+func TestNetworkAtAWholeVIP(t *testing.T) {
+	need.Program(t, "ip")
+	node := netlab.NewLAN(t, "host").Nodes[0]
+	node.Do(func() {
+		in := &inner{k: newFakeKernel(), have: map[vip.FrontendKey]*vip.Frontend{}}
+		p := must.Get(New(Options{Plane: in}))(t)
+		defer p.Close()
+		whole := wholeVIP(netip.MustParseAddr("10.96.0.1"))
+		must.Succeed(t, p.Apply(t.Context(), []updateOf{{Key: whole.Key, New: &whole}}))
+		node.Run("ip", "addr", "add", "10.96.0.1/24", "dev", "ironvip0")
+		var found driftOf
+		wait.Until(t, "it is seen", func() bool {
+			found = must.Get(p.Check(t.Context()))(t)
+			return len(found.Damaged)+len(found.Strays) > 0
+		})
+		must.Len(t, found.Damaged, 1)
+		expect.Equal(t, found.Damaged[0].What, "address 10.96.0.1/24 sends all of 10.96.0.0/24 to the device")
+		must.Succeed(t, p.Apply(t.Context(), []updateOf{{Key: found.Damaged[0].Key, Old: &whole, New: &whole, Repair: true}}))
+		expect.Equal(t, node.Run("sh", "-c", "ip -o addr show dev ironvip0 scope global | wc -l"), "1\n", "addresses of the device: its own")
+		expect.Equal(t, strings.Fields(node.Run("ip", "route", "show", "table", "local", "dev", "ironvip0", "proto", "178"))[1], "10.96.0.1")
+		found = must.Get(p.Check(t.Context()))(t)
+		expect.Len(t, found.Damaged, 0, "after the repair")
+		expect.Len(t, found.Strays, 0, "after the repair")
+	})
+}
