@@ -2,10 +2,8 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"time"
 
@@ -43,42 +41,20 @@ const (
 )
 
 // forgetBPF removes the BPF objects from the service manager's store.
-func (s systemd) forgetBPF() { s.send("FDSTOREREMOVE=1\nFDNAME=" + storedBPF) }
+func (s systemd) forgetBPF() {
+	if err := sockets.Unstore(storedBPF); err != nil {
+		s.log.Warn("remove BPF objects from the store of systemd", "err", err)
+	}
+}
 
 // keep adds a socket to the service manager's store (FileDescriptorStoreMax=). It passes it to the next process of the
 // service. It polls it, and drops it once it was shut down.
 func (s systemd) keep(l sockets.Socket) error {
-	of, err := l.SyscallConn()
-	if err != nil {
-		return err
-	}
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: os.Getenv("NOTIFY_SOCKET"), Net: "unixgram"})
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
 	name := storedName
 	if _, is := l.(*os.File); is {
 		name = storedBPF
 	}
-	var failed error
-	err = of.Control(func(stored uintptr) {
-		// Not WriteMsgUnix, which refuses connected datagram sockets.
-		if err := raw.Write(func(fd uintptr) bool {
-			failed = unix.Sendmsg(int(fd), []byte("FDSTORE=1\nFDNAME="+name), unix.UnixRights(int(stored)), nil, unix.MSG_NOSIGNAL)
-			return !errors.Is(failed, unix.EAGAIN)
-		}); err != nil {
-			failed = err
-		}
-	})
-	if errors.Is(err, net.ErrClosed) { // meanwhile
-		return nil
-	}
-	return errors.Join(err, os.NewSyscallError("sendmsg", failed))
+	return sockets.Store(name, l)
 }
 
 // reloading must be followed by ready. Newer versions require MONOTONIC_USEC for

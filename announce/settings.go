@@ -68,12 +68,20 @@ func (l Least) String() string {
 // BGPPeer is a router to announce routes to. It is valid: the configuration has been checked, which has no
 // two with the same name.
 type BGPPeer struct {
-	Peer      netip.Addr // with a zone if it is link-local; invalid with Interface
-	Interface string     // unnumbered: the router at the other end of this interface
-	ASN       uint32
-	LocalASN  uint32 // of this host; the same as ASN: iBGP
-	Password  string // of TCP MD5 signatures (RFC 2385); "": none
-	Multihop  int    // the largest number of hops to it; 0: a router of another AS must be directly connected
+	Peer      netip.Addr   // with a zone if it is link-local; invalid with Interface and PeerRange
+	Interface string       // unnumbered: the router at the other end of this interface
+	PeerRange netip.Prefix // each router with an address in it that connects to this host
+	PeerLimit int          // of PeerRange: sessions at the same time
+
+	Source  netip.Addr // this host's address; invalid: the kernel chooses, and passive sessions are accepted at any
+	VRF     string     // the VRF, or another interface, to which the sockets are bound; "": none
+	Port    uint16     // TCP, of the side that accepts the connection; 0: 179
+	Passive bool       // the router connects; also set with PeerRange
+
+	ASN      uint32
+	LocalASN uint32 // of this host; the same as ASN: iBGP
+	Password string // of TCP MD5 signatures (RFC 2385); "": none
+	Multihop int    // the largest number of hops to it; 0: a router of another AS must be directly connected
 	// TTLSecurity accepts only packets that have passed at most Multihop routers (RFC 5082). The router
 	// needs the same setting.
 	TTLSecurity bool
@@ -87,12 +95,25 @@ type BGPPeer struct {
 	BFDMultiplier int
 }
 
-// Name identifies the router: its address, or its interface if it is unnumbered.
+// Name identifies the router: its address, its interface if it is unnumbered, or the range, and the VRF.
 func (p *BGPPeer) Name() string {
-	if p.Interface != "" {
-		return p.Interface
+	name := p.Interface
+	switch {
+	case p.PeerRange.IsValid():
+		name = p.PeerRange.String()
+	case name == "":
+		name = p.Peer.String()
 	}
-	return p.Peer.String()
+	if p.VRF != "" {
+		name += "@" + p.VRF
+	}
+	return name
+}
+
+// Of returns the settings of one router of the range.
+func (p BGPPeer) Of(router netip.Addr) BGPPeer {
+	p.Peer, p.PeerRange, p.PeerLimit = router, netip.Prefix{}, 0
+	return p
 }
 
 // IBGP reports whether the router is in the same AS.

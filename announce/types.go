@@ -151,11 +151,12 @@ type PeerKey struct {
 // PeerKind is what a peer is.
 type PeerKind string
 
-// A Neighbor is another host of ironvip, the other kinds are sessions with routers.
+// A Neighbor is another host of ironvip, the other kinds are sessions with routers, and where they may come from.
 const (
 	Neighbor   PeerKind = "host"
 	BGPSession PeerKind = "bgp"
 	BFDSession PeerKind = "bfd"
+	BGPRange   PeerKind = "range" // of routers that may connect
 )
 
 // MaxVIPs bounds the VIPs that a Peer names.

@@ -42,17 +42,23 @@ type Announce struct {
 
 // BGPPeer is [[announce.bgp]]: a router.
 type BGPPeer struct {
-	Peer         *netip.Addr `toml:"peer"`
-	Interface    string      `toml:"interface"` // unnumbered: instead of peer
-	ASN          int         `toml:"asn"`
-	LocalASN     int         `toml:"local_asn"`
-	PasswordFile string      `toml:"password_file"`
-	BFD          string      `toml:"bfd"` // "3x100ms"; "": off
-	Communities  []string    `toml:"communities"`
-	MED          int         `toml:"med"`
-	LocalPref    int         `toml:"local_pref"`
-	Multihop     int         `toml:"multihop"`
-	TTLSecurity  bool        `toml:"ttl_security"`
+	Peer         *netip.Addr  `toml:"peer"`
+	Interface    string       `toml:"interface"`  // unnumbered: instead of peer
+	PeerRange    netip.Prefix `toml:"peer_range"` // routers that connect: instead of peer
+	PeerLimit    *int         `toml:"peer_limit"`
+	Passive      bool         `toml:"passive"`
+	Source       *netip.Addr  `toml:"source"`
+	VRF          string       `toml:"vrf"`
+	Port         *int         `toml:"port"`
+	ASN          int          `toml:"asn"`
+	LocalASN     int          `toml:"local_asn"`
+	PasswordFile string       `toml:"password_file"`
+	BFD          string       `toml:"bfd"` // "3x100ms"; "": off
+	Communities  []string     `toml:"communities"`
+	MED          int          `toml:"med"`
+	LocalPref    int          `toml:"local_pref"`
+	Multihop     int          `toml:"multihop"`
+	TTLSecurity  bool         `toml:"ttl_security"`
 
 	bfdInterval   time.Duration
 	bfdMultiplier int
@@ -208,11 +214,16 @@ func checkUDP(t *tomlfile.Checker, text string) {
 
 func (b *BGPPeer) check(t *tomlfile.Checker) {
 	onLink := b.Peer != nil && b.Peer.Is6() && b.Peer.IsLinkLocalUnicast()
+	ranged := b.PeerRange.IsValid()
 	switch {
-	case b.Peer == nil && b.Interface == "":
-		t.Bad("", "add peer, the router's address, or interface for an unnumbered session", "names no router")
+	case b.Peer == nil && b.Interface == "" && !ranged:
+		t.Bad("", "add peer, the router's address, interface for an unnumbered session, or peer_range for routers that connect", "names no router")
 	case b.Peer != nil && b.Interface != "":
 		t.Bad("interface", "keep one of them", "peer and interface exclude each other")
+	case ranged && (b.Peer != nil || b.Interface != ""):
+		t.Bad("peer_range", "keep one of them", "peer, interface and peer_range exclude each other")
+	case ranged && b.PeerRange.Addr().Is4In6():
+		t.Bad("peer_range", "write an IPv4 prefix", "%s is an IPv4 range in IPv6", b.PeerRange)
 	case b.Peer != nil && (b.Peer.IsUnspecified() || b.Peer.IsMulticast() || b.Peer.Is4In6()):
 		t.Bad("peer", "write the router's address", "%s is not the address of a router", b.Peer)
 	case onLink && b.Peer.Zone() == "":
@@ -220,6 +231,7 @@ func (b *BGPPeer) check(t *tomlfile.Checker) {
 	case b.Interface != "" && !isInterface(b.Interface):
 		t.Bad("interface", `write a name such as "eth1"`, "%s is not a name for an interface", strict.Quote(b.Interface))
 	}
+	b.checkSocket(t, onLink)
 	checkASN(t, "asn", b.ASN)
 	checkASN(t, "local_asn", b.LocalASN)
 	between(t, "med", b.MED, 0, maxASN)
@@ -250,6 +262,39 @@ func (b *BGPPeer) check(t *tomlfile.Checker) {
 	}
 }
 
+// checkSocket checks the keys of the connections.
+func (b *BGPPeer) checkSocket(t *tomlfile.Checker, onLink bool) {
+	ranged := b.PeerRange.IsValid()
+	if b.Passive && b.Interface != "" {
+		t.Bad("passive", "remove it, or write peer or peer_range", "an unnumbered session is opened by this host")
+	}
+	if b.PeerLimit != nil {
+		if between(t, "peer_limit", *b.PeerLimit, 1, maxPeerLimit); !ranged {
+			t.Bad("peer_limit", "remove it", "is for peer_range")
+		}
+	}
+	if b.Port != nil {
+		between(t, "port", *b.Port, 1, 65535)
+	}
+	switch {
+	case b.VRF != "" && !isInterface(b.VRF):
+		t.Bad("vrf", `write a name such as "red"`, "%s is not a name for an interface", strict.Quote(b.VRF))
+	case b.VRF != "" && (onLink || b.Interface != ""):
+		t.Bad("vrf", "remove it", "a session of link-local addresses is bound to its interface")
+	}
+	if b.Source == nil {
+		return
+	}
+	switch s := *b.Source; {
+	case onLink || b.Interface != "":
+		t.Bad("source", "remove it", "a session of link-local addresses has that of its interface")
+	case s.IsUnspecified() || s.IsMulticast() || s.Is4In6() || s.Zone() != "":
+		t.Bad("source", "write an address of this host", "%s is not the address of a host", s)
+	case b.Peer != nil && b.Peer.Is4() != s.Is4(), ranged && b.PeerRange.Addr().Is4() != s.Is4():
+		t.Bad("source", "write an address of the router's family", "%s is of another family than the router", s)
+	}
+}
+
 func checkASN(t *tomlfile.Checker, key string, asn int) {
 	if between(t, key, asn, 1, maxASN); asn == message.ASTrans {
 		t.Bad(key, "write the AS number itself", "%d is reserved (RFC 6793)", asn)
@@ -259,6 +304,10 @@ func checkASN(t *tomlfile.Checker, key string, asn int) {
 const (
 	maxCommunities = 64 // they and a prefix must fit into one message
 	maxPassword    = 80 // bytes; the kernel's TCP_MD5SIG_MAXKEYLEN
+
+	defaultPort      = 179
+	defaultPeerLimit = 100
+	maxPeerLimit     = 1000
 )
 
 func isInterface(name string) bool {
@@ -340,10 +389,21 @@ func (a *Announce) Routers() ([]announce.BGPPeer, error) {
 
 // router returns the settings of the router, without its password.
 func (b *BGPPeer) router() announce.BGPPeer {
-	r := announce.BGPPeer{Interface: b.Interface, ASN: uint32(b.ASN), LocalASN: uint32(b.LocalASN), Communities: b.Communities, MED: uint32(b.MED), LocalPref: uint32(b.LocalPref),
+	r := announce.BGPPeer{Interface: b.Interface, PeerRange: b.PeerRange, VRF: b.VRF, Port: defaultPort, Passive: b.Passive || b.PeerRange.IsValid(), ASN: uint32(b.ASN), LocalASN: uint32(b.LocalASN), Communities: b.Communities, MED: uint32(b.MED), LocalPref: uint32(b.LocalPref),
 		Multihop: b.Multihop, TTLSecurity: b.TTLSecurity, BFDInterval: b.bfdInterval, BFDMultiplier: b.bfdMultiplier}
 	if b.Peer != nil {
 		r.Peer = *b.Peer
+	}
+	if b.Source != nil {
+		r.Source = *b.Source
+	}
+	if b.Port != nil {
+		r.Port = uint16(*b.Port)
+	}
+	if b.PeerRange.IsValid() {
+		if r.PeerLimit = defaultPeerLimit; b.PeerLimit != nil {
+			r.PeerLimit = *b.PeerLimit
+		}
 	}
 	return r
 }

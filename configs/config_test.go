@@ -201,6 +201,15 @@ func TestParseRefuses(t *testing.T) {
 			`c.toml:6: announce.bgp[0].local_pref: is for a router of the same AS, and asn and local_asn differ | remove it`, `c.toml:7: announce.bgp[0].multihop: the router is on the same link`}},
 		{"a router twice", "[announce]\n[[announce.bgp]]\npeer = '10.0.0.1'\nasn = 65000\nlocal_asn = 65010\n[[announce.bgp]]\npeer = '10.0.0.1'\nasn = 65000\nlocal_asn = 65010", []string{
 			`c.toml:6: announce.bgp[1]: is the same router as announce.bgp[0] | remove one of them`}},
+		{"connections of routers", "[announce]\n[[announce.bgp]]\npeer = '10.0.0.1'\nasn = 65000\nlocal_asn = 65010\nsource = 'fd00::1'\nvrf = 'a/b'\nport = 0\npeer_limit = 3\n" +
+			"[[announce.bgp]]\npeer_range = '10.0.0.7/24'\nasn = 65000\nlocal_asn = 65010\nsource = '0.0.0.0'\npeer_limit = 0\n" +
+			"[[announce.bgp]]\ninterface = 'eth1'\npeer_range = 'fe80::/10'\npassive = true\nvrf = 'red'\nsource = 'fd00::1'\nasn = 65000\nlocal_asn = 65010", []string{
+			`c.toml:6: announce.bgp[0].source: fd00::1 is of another family than the router`, `c.toml:7: announce.bgp[0].vrf: "a/b" is not a name for an interface`,
+			`c.toml:8: announce.bgp[0].port: 0 is out of bounds`, `c.toml:9: announce.bgp[0].peer_limit: is for peer_range`,
+			`c.toml:11: announce.bgp[1].peer_range: 10.0.0.7/24 is not the first address of its range | write 10.0.0.0/24`, `c.toml:14: announce.bgp[1].source: 0.0.0.0 is not the address of a host`,
+			`c.toml:15: announce.bgp[1].peer_limit: 0 is out of bounds`, `c.toml:18: announce.bgp[2].peer_range: peer, interface and peer_range exclude each other`,
+			`c.toml:19: announce.bgp[2].passive: an unnumbered session is opened by this host`, `c.toml:20: announce.bgp[2].vrf: a session of link-local addresses is bound to its interface`,
+			`c.toml:21: announce.bgp[2].source: a session of link-local addresses has that of its interface`}},
 		{"too many communities", "[announce]\n[[announce.bgp]]\npeer = '10.0.0.1'\nasn = 65000\nlocal_asn = 65010\ncommunities = ['65010:1'" + strings.Repeat(", '65010:1'", 64) + "]", []string{
 			`c.toml:6: announce.bgp[0].communities: 65 communities are more than 64 | remove some`}},
 		{"a real server that announces", "[dataplane]\nrole = 'real-server'\n[announce]\nmode = 'l2'\n[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']", []string{`c.toml:4: announce.mode: a real server announces no VIPs`}},

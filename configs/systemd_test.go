@@ -143,8 +143,8 @@ func fitsSatellite(t *testing.T, name, capabilities string) unit {
 }
 
 func TestUnitFitsTheAnnouncer(t *testing.T) {
-	announcer := fitsSatellite(t, "ironvip-announcer.service", "CAP_NET_ADMIN CAP_NET_RAW")
-	announcer.has(t, map[string]string{"RuntimeDirectory": "ironvip-announcer", "RuntimeDirectoryPreserve": "yes"})
+	announcer := fitsSatellite(t, "ironvip-announcer.service", "CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE")
+	announcer.has(t, map[string]string{"RuntimeDirectory": "ironvip-announcer", "RuntimeDirectoryPreserve": "yes", "FileDescriptorStoreMax": "1024"})
 	if dir := "/run/" + announcer.one("RuntimeDirectory"); filepath.Dir(newAnnounce().Socket) != dir {
 		t.Errorf("the socket is at %s, not in %s", newAnnounce().Socket, dir)
 	} else if got := settings(t, "ironvip.service").all["ReadWritePaths"]; !slices.Contains(got, "-"+dir) {

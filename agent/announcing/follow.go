@@ -64,7 +64,9 @@ func (a *Announcing) followResults(ctx context.Context) error {
 			switch is := p.Up && !changed[i].Deleted; {
 			case is && !was:
 				a.Events.Add(event.Event{Kind: eventPeerUp, Object: p.Name, Message: fmt.Sprintf("%s %s is %s", kindWord(p.Kind), p.Name, p.State)})
-			case !is && was || !is && !known:
+			case was && changed[i].Deleted:
+				a.Events.Add(event.Event{Kind: eventPeerDown, Object: p.Name, Message: fmt.Sprintf("%s %s is gone", kindWord(p.Kind), p.Name)})
+			case !is && was || !is && !known && !changed[i].Deleted:
 				a.Events.Add(event.Event{Kind: eventPeerDown, Object: p.Name, Message: fmt.Sprintf("%s %s is %s: %s", kindWord(p.Kind), p.Name, p.State, p.Reason)})
 			}
 			if up[p.PeerKey] = p.Up; changed[i].Deleted {

@@ -95,6 +95,8 @@ func kindWord(k announce.PeerKind) string {
 		return "router"
 	case announce.BFDSession:
 		return "BFD session"
+	case announce.BGPRange:
+		return "range of routers"
 	}
 	return "host"
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -32,6 +33,9 @@ type Options struct {
 	// ShuttingDown reports whether the host goes down, when the announcer is stopped. Then it does
 	// not leave routes for a next process. nil: never.
 	ShuttingDown func() bool
+
+	inherited Kept                                    // sessions of the earlier process
+	store     func(name string, c syscall.Conn) error // of the service manager; nil: there is none
 }
 
 // startTime is when the first announcements are out: those at layer 2 are paced, and repeated for 3.5 s.
@@ -79,7 +83,7 @@ func New(o Options) *Announcer {
 		born: map[netip.Addr]bool{}, problems: problems{},
 	}
 	a.outputs[announce.L2], a.outputs[announce.Routes] = newL2(a, remains.Record(o.Socket)), newRoutes(a)
-	a.outputs[announce.BGP] = newBGP(a, filepath.Join(filepath.Dir(o.Socket), "bgp-restart"))
+	a.outputs[announce.BGP] = newBGP(a, o.inherited, filepath.Join(filepath.Dir(o.Socket), "bgp-restart"))
 	return a
 }
 

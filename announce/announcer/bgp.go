@@ -3,7 +3,6 @@ package announcer
 import (
 	"cmp"
 	"context"
-	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -22,20 +21,20 @@ type bgpOutput struct {
 	rib    *session.LocRIB // of routeSet
 	a      *Announcer
 	record string // the file of graceful restart
+	kept   Kept   // sessions of the earlier process, until the speakers begin
 
 	speaker *bgp.Speaker // nil: off
 	bfd     *bfd.Speaker
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	peers    map[string]announce.BGPPeer // by name
-	families [message.Families]bool      // of the VIPs
+	families [message.Families]bool // of the VIPs
 	draining bool
 }
 
-func newBGP(a *Announcer, record string) *bgpOutput {
+func newBGP(a *Announcer, kept Kept, record string) *bgpOutput {
 	set := newRouteSet()
-	return &bgpOutput{routeSet: set, rib: session.NewLocRIB(set), a: a, record: record}
+	return &bgpOutput{routeSet: set, rib: session.NewLocRIB(set), a: a, kept: kept, record: record}
 }
 
 func (o *bgpOutput) configure(s *announce.Settings) error {
@@ -53,10 +52,6 @@ func (o *bgpOutput) configure(s *announce.Settings) error {
 	for _, r := range s.Ranges(announce.BGP) {
 		o.families[message.FamilyOf(r)] = true
 	}
-	o.peers = map[string]announce.BGPPeer{}
-	for _, p := range s.BGP {
-		o.peers[p.Name()] = p
-	}
 	o.sessionsChanged()
 	return nil
 }
@@ -64,13 +59,15 @@ func (o *bgpOutput) configure(s *announce.Settings) error {
 // begin starts the speakers.
 func (o *bgpOutput) begin(c bgp.Config) {
 	ctx, stop := context.WithCancel(context.Background())
+	c.Inherited = o.kept.BGP
 	o.speaker, o.stop = bgp.New(ctx, c, o.rib), stop
-	o.bfd = bfd.New(bfd.Config{Log: o.a.log, Report: func(s bfd.Status) { o.a.mail.post(func() { o.pathChanged(s) }) }})
+	o.bfd = bfd.New(bfd.Config{Log: o.a.log, Inherited: o.kept.BFD, Report: func(s bfd.Status) { o.a.mail.post(func() { o.pathChanged(s) }) }})
 	o.running.Go(func() {
 		if err := o.bfd.Run(ctx); err != nil && ctx.Err() == nil {
 			o.a.mail.post(func() { o.a.problems.set("bfd", err) })
 		}
 	})
+	o.kept = Kept{}
 	o.speaker.Drain(o.draining)
 }
 
@@ -85,7 +82,7 @@ func (o *bgpOutput) end(leave bool) {
 	o.stop()
 	o.speaker.Wait()
 	o.running.Wait()
-	o.speaker, o.bfd, o.peers = nil, nil, nil
+	o.speaker, o.bfd = nil, nil
 	o.a.published = time.Time{}
 }
 
@@ -95,22 +92,22 @@ func (o *bgpOutput) sessionsChanged() {
 	if o.speaker == nil {
 		return
 	}
-	watched := map[netip.Addr]bool{}
+	watched := map[bfd.Key]bool{}
 	for _, s := range o.speaker.Sessions() {
-		p := o.peers[s.Peer]
+		p, key := s.Config, bfd.Key{Peer: s.Address, VRF: s.Config.VRF}
 		if !s.Address.IsValid() || p.BFDInterval == 0 {
 			continue
 		}
-		watched[s.Address] = true
-		c := bfd.Settings{Peer: s.Address, Interval: p.BFDInterval, Multiplier: uint8(p.BFDMultiplier), Multihop: p.Multihop > 1}
+		watched[key] = true
+		c := bfd.Settings{Key: key, Source: p.Source, Interval: p.BFDInterval, Multiplier: uint8(p.BFDMultiplier), Multihop: p.Multihop > 1}
 		if p.TTLSecurity && c.Multihop {
 			c.LeastTTL = uint8(256 - p.Multihop)
 		}
 		o.bfd.Set(c)
 	}
 	for _, s := range o.bfd.Sessions() {
-		if !watched[s.Peer] {
-			o.bfd.Remove(s.Peer)
+		if !watched[s.Key] {
+			o.bfd.Remove(s.Key)
 		}
 	}
 }
@@ -122,7 +119,7 @@ func (o *bgpOutput) pathChanged(path bfd.Status) {
 		return
 	}
 	for _, s := range o.speaker.Sessions() {
-		if s.Address == path.Peer {
+		if s.Address == path.Peer && s.Config.VRF == path.VRF {
 			o.speaker.PathDown(s.Peer, strings.TrimSpace("BFD: "+path.Reason))
 		}
 	}
@@ -154,8 +151,15 @@ func (o *bgpOutput) rows() (all []announce.Peer) {
 		row.Reason = cmp.Or(row.Reason, strings.Join(row.Problems, "; "))
 		all = append(all, row)
 	}
+	for _, r := range o.speaker.Ranges() {
+		row := announce.Peer{PeerKey: announce.PeerKey{Kind: announce.BGPRange, Name: r.Name}, State: "listening", Up: r.Reason == "", Since: r.Since, Reason: r.Reason}
+		if !row.Up {
+			row.State = session.Idle.String()
+		}
+		all = append(all, row)
+	}
 	for _, s := range o.bfd.Sessions() {
-		key := announce.PeerKey{Kind: announce.BFDSession, Name: s.Peer.String()}
+		key := announce.PeerKey{Kind: announce.BFDSession, Name: s.Name()}
 		all = append(all, announce.Peer{PeerKey: key, State: s.State.String(), Up: s.State == bfd.Up, Since: s.Since, Reason: s.Reason, Lost: s.Downs})
 	}
 	return all
@@ -173,4 +177,9 @@ func (o *bgpOutput) drain(on bool) {
 	}
 }
 
-func (o *bgpOutput) close(leave bool) { o.end(leave) }
+func (o *bgpOutput) close(leave bool) {
+	if !leave && o.speaker != nil && o.a.o.store != nil {
+		Keep(Kept{BFD: o.bfd.HandOver(nextProcess), BGP: o.speaker.HandOver()}, o.a.o.Socket, o.a.o.store, o.a.log)
+	}
+	o.end(leave)
+}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/logwriter"
+	"github.com/ironvip/ironvip/internal/sockets"
 )
 
 // gcPercent is Go's GOGC: the announcer allocates little once it has its VIPs, and runs on each host
@@ -31,6 +32,17 @@ func Main(ctx context.Context, o Options) error {
 	o.Log = log
 	slog.SetDefault(o.Log) // for what has no log of its own, such as parallel.Recovered
 	o.ShuttingDown = shuttingDown
+	if sockets.HasStore() {
+		o.store = sockets.Store
+	}
+	fds, err := sockets.Passed()
+	if len(fds) > 0 {
+		err = sockets.Unstore(storedConnection) // otherwise the end of a session would not end its connection
+	}
+	if err != nil {
+		log.Warn("sockets of the service manager", "error", err)
+	}
+	o.inherited = Inherit(o.Socket, fds, log)
 	return New(o).Run(ctx)
 }
 

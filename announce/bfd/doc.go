@@ -12,6 +12,7 @@
 //	packet.go   the format of a control packet
 //	session.go  the state machine of one session, without I/O
 //	speaker.go  the sessions, their timers, and the demultiplexing of packets
+//	handover.go sessions that go on in the next process
 //	status.go   states and reasons for operators
 //	socket.go   the sockets
 package bfd

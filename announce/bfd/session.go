@@ -152,7 +152,7 @@ func (s *session) packet(final bool) packet {
 }
 
 func (s *session) status() Status {
-	st := Status{Peer: s.Peer, State: s.state, Since: s.since, Failed: s.failed, Reason: s.reason, Downs: s.downs}
+	st := Status{Key: s.Key, State: s.state, Since: s.since, Failed: s.failed, Reason: s.reason, Downs: s.downs}
 	if s.state == Up {
 		st.Detect = s.detect()
 	}

@@ -12,7 +12,7 @@ import (
 
 const ms = time.Millisecond
 
-var sample = Settings{Peer: netip.MustParseAddr("10.0.0.1"), Interval: 50 * ms, Multiplier: 3}
+var sample = Settings{Key: Key{Peer: netip.MustParseAddr("10.0.0.1")}, Interval: 50 * ms, Multiplier: 3}
 
 // The state machine of RFC 5880, 6.2 and 6.8.6.
 func TestStates(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,9 +24,12 @@ const (
 )
 
 // socketKind identifies a receiving socket.
-type socketKind struct{ v6, multihop bool }
+type socketKind struct {
+	v6, multihop bool
+	vrf          string
+}
 
-func kindOf(c Settings) socketKind { return socketKind{c.Peer.Is6(), c.Multihop} }
+func kindOf(c Settings) socketKind { return socketKind{c.Peer.Is6(), c.Multihop, c.VRF} }
 
 func (k socketKind) port() uint16 {
 	if k.multihop {
@@ -42,7 +47,7 @@ type origin struct {
 // network opens sockets. Tests replace the kernel's.
 type network interface {
 	listen(socketKind) (receiver, error)
-	dial(Settings) (sender, error)
+	dial(c Settings, port uint16) (sender, error) // from that port, if it is free; 0: any one
 }
 
 type receiver interface {
@@ -54,6 +59,7 @@ type receiver interface {
 
 type sender interface {
 	send(b []byte) error
+	port() uint16
 	Close() error
 }
 
@@ -65,6 +71,9 @@ func (kernel) listen(k socketKind) (receiver, error) {
 		network, addr = "udp6", "::"
 	}
 	c, err := listenUDP(network, netip.AddrPortFrom(netip.MustParseAddr(addr), k.port()), func(fd int) error {
+		if err := sockopt.BindToDevice(fd, k.vrf); err != nil {
+			return err
+		}
 		if k.v6 {
 			return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1)
 		}
@@ -76,15 +85,21 @@ func (kernel) listen(k socketKind) (receiver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on UDP port %d: %w", k.port(), err)
 	}
-	return &udpReceiver{UDPConn: c, oob: make([]byte, 64)}, nil
+	return &udpReceiver{c, make([]byte, 64), k.vrf, sockopt.DeviceIndex(k.vrf)}, nil
 }
 
-func (kernel) dial(c Settings) (sender, error) {
+func (kernel) dial(c Settings, port uint16) (sender, error) {
 	network, local := "udp4", netip.IPv4Unspecified()
 	if c.Peer.Is6() {
 		network, local = "udp6", netip.IPv6Unspecified()
 	}
+	if c.Source.IsValid() {
+		local = c.Source
+	}
 	options := func(fd int) error {
+		if err := sockopt.BindToDevice(fd, c.VRF); err != nil {
+			return err
+		}
 		if c.Peer.Is6() {
 			return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 255),
 				unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, sockopt.ClassSelector6))
@@ -95,13 +110,16 @@ func (kernel) dial(c Settings) (sender, error) {
 	var err error
 	for range 8 { // until a free port is found
 		var u *net.UDPConn
-		port := uint16(firstSource + rand.IntN(lastSource-firstSource+1))
+		if port == 0 {
+			port = uint16(firstSource + rand.IntN(lastSource-firstSource+1))
+		}
 		if u, err = listenUDP(network, netip.AddrPortFrom(local, port), options); err == nil {
 			return &udpSender{u, netip.AddrPortFrom(c.Peer, kindOf(c).port())}, nil
 		}
 		if !errors.Is(err, unix.EADDRINUSE) {
 			break
 		}
+		port = 0
 	}
 	return nil, err
 }
@@ -120,6 +138,8 @@ type udpSender struct {
 	to netip.AddrPort
 }
 
+func (u *udpSender) port() uint16 { return u.LocalAddr().(*net.UDPAddr).AddrPort().Port() }
+
 func (u *udpSender) send(b []byte) error {
 	_, err := u.WriteToUDPAddrPort(b, u.to)
 	// The socket reports an ICMP error of an earlier packet: the peer's daemon doesn't run.
@@ -135,15 +155,23 @@ func (u *udpSender) send(b []byte) error {
 
 type udpReceiver struct {
 	*net.UDPConn
-	oob []byte
+	oob   []byte
+	vrf   string // "": none
+	index int    // of the VRF
 }
 
 func (u *udpReceiver) receive(b []byte) (int, origin, error) {
 	for {
+		if u.vrf != "" {
+			u.SetReadDeadline(time.Now().Add(sockopt.DeviceCheck))
+		}
 		n, oobn, _, from, err := u.ReadMsgUDPAddrPort(b, u.oob)
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				return 0, origin{}, err
+			}
+			if errors.Is(err, os.ErrDeadlineExceeded) && sockopt.DeviceIndex(u.vrf) != u.index {
+				return 0, origin{}, fmt.Errorf("device %s was removed or created again", u.vrf)
 			}
 			continue // of one packet: an ICMP error, no memory
 		}

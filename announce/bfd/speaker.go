@@ -1,6 +1,7 @@
 package bfd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -20,9 +21,24 @@ import (
 // A process that was stalled finds its timers expired and its packets unread at the same moment.
 const suspicion = 3 * time.Millisecond
 
+// Key identifies a session.
+type Key struct {
+	Peer netip.Addr // with a zone if it is link-local
+	VRF  string     // the VRF, or another interface, to which the sockets are bound; "": none
+}
+
+// Name returns the peer, and the VRF.
+func (k Key) Name() string {
+	if k.VRF == "" {
+		return k.Peer.String()
+	}
+	return k.Peer.String() + "@" + k.VRF
+}
+
 // Settings are the settings of one session. They are valid: the configuration has checked them.
 type Settings struct {
-	Peer       netip.Addr    // with a zone if it is link-local; it identifies the session
+	Key
+	Source     netip.Addr    // this host's address; invalid: the kernel chooses
 	Interval   time.Duration // of packets, in both directions
 	Multiplier uint8         // missed packets until the session is down: 1 to 255
 	Multihop   bool          // the peer is not directly connected: UDP port 4784 (RFC 5883)
@@ -35,6 +51,8 @@ type Config struct {
 	// Report is called when the state of a session changes, in the order of the changes. It must
 	// not block, and must not call the Speaker. May be nil.
 	Report func(Status)
+	// Inherited are sessions of an earlier process. The first Set of a session goes on with it.
+	Inherited []Kept
 }
 
 // Speaker runs sessions. Create one with New and start its goroutine with Run, whose end closes its
@@ -45,8 +63,8 @@ type Speaker struct {
 	wake wake.Signal // makes the loop read the first deadline again
 
 	mu       sync.Mutex
-	sessions map[netip.Addr]*entry // by peer
-	mine     map[uint32]*entry     // by our discriminator
+	sessions map[Key]*entry
+	mine     map[uint32]*entry // by our discriminator
 	sockets  map[socketKind]*listener
 	queue    delayqueue.Queue[timerKey]
 	wg       sync.WaitGroup // readers
@@ -56,6 +74,7 @@ type Speaker struct {
 type entry struct {
 	*session
 	out     sender // nil: not open
+	port    uint16 // of the source, in an earlier process; 0: any
 	retry   backoff.Backoff
 	discard string // why a packet of the peer was discarded, "" if none was
 }
@@ -88,7 +107,7 @@ func newSpeaker(c Config, n network) *Speaker {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Speaker{Config: c, net: n, wake: wake.New(), sessions: map[netip.Addr]*entry{},
+	return &Speaker{Config: c, net: n, wake: wake.New(), sessions: map[Key]*entry{},
 		mine: map[uint32]*entry{}, sockets: map[socketKind]*listener{}}
 }
 
@@ -99,37 +118,45 @@ func (s *Speaker) Set(c Settings) {
 	defer s.mu.Unlock()
 	defer s.wake.Set()
 	now := time.Now()
-	if e := s.sessions[c.Peer]; e != nil {
+	if e := s.sessions[c.Key]; e != nil {
 		switch {
 		case e.Settings == c:
 			return
-		case e.Multihop == c.Multihop:
+		case e.Multihop == c.Multihop && e.Source == c.Source:
 			e.change(c)
 			s.send(now, e, false)
 			return
 		}
 		s.remove(e)
 	}
-	id := rand.Uint32()
+	var kept Kept
+	if i := slices.IndexFunc(s.Inherited, func(k Kept) bool { return k.Key == c.Key }); i >= 0 {
+		kept = s.Inherited[i]
+		s.Inherited = slices.Delete(s.Inherited, i, i+1)
+	}
+	id := cmp.Or(kept.Mine, rand.Uint32())
 	for id == 0 || s.mine[id] != nil {
 		id = rand.Uint32()
 	}
-	e := &entry{session: newSession(c, id, now), retry: newBackoff()}
-	s.sessions[c.Peer], s.mine[id] = e, e
+	e := &entry{session: newSession(c, id, now), port: kept.Port, retry: newBackoff()}
+	if kept.Mine == id {
+		s.keep(now, e, kept)
+	}
+	s.sessions[c.Key], s.mine[id] = e, e
 	s.listen(now, kindOf(c))
 	s.send(now, e, false)
 }
 
-// Remove ends the session with the peer. It tells the peer that this is on purpose.
-func (s *Speaker) Remove(peer netip.Addr) {
+// Remove ends a session. It tells the peer that this is on purpose.
+func (s *Speaker) Remove(k Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.sessions[peer]; e != nil {
+	if e := s.sessions[k]; e != nil {
 		s.remove(e)
 	}
 }
 
-// Sessions returns the status of every session, by peer.
+// Sessions returns the status of every session, by peer and VRF.
 func (s *Speaker) Sessions() []Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,7 +164,7 @@ func (s *Speaker) Sessions() []Status {
 	for _, e := range s.sessions {
 		all = append(all, s.status(e))
 	}
-	slices.SortFunc(all, func(a, b Status) int { return a.Peer.Compare(b.Peer) })
+	slices.SortFunc(all, func(a, b Status) int { return cmp.Or(a.Peer.Compare(b.Peer), cmp.Compare(a.VRF, b.VRF)) })
 	return all
 }
 
@@ -208,7 +235,7 @@ func (s *Speaker) send(now time.Time, e *entry, final bool) {
 	}
 	var err error
 	if e.out == nil {
-		e.out, err = s.net.dial(e.Settings)
+		e.out, err = s.net.dial(e.Settings, e.port)
 	}
 	if err == nil {
 		err = e.out.send(e.packet(final).append(make([]byte, 0, packetSize)))
@@ -257,7 +284,7 @@ func (s *Speaker) changed(now time.Time, e *entry) {
 }
 
 func (s *Speaker) remove(e *entry) {
-	delete(s.sessions, e.Peer)
+	delete(s.sessions, e.Key)
 	delete(s.mine, e.mine)
 	s.queue.Drop(timerKey{e.mine, timerSend})
 	s.queue.Drop(timerKey{e.mine, timerDetect})
@@ -338,7 +365,7 @@ func (s *Speaker) receive(now time.Time, kind socketKind, from origin, b []byte)
 	p, err := parse(b)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.sessions[from.addr]
+	e := s.sessions[Key{from.addr, kind.vrf}]
 	if e == nil || kindOf(e.Settings) != kind {
 		return
 	}

@@ -78,7 +78,9 @@ type outbox struct {
 	to netip.Addr
 }
 
-func (n nic) dial(c Settings) (sender, error) { return outbox{n, c.Peer}, nil }
+func (n nic) dial(c Settings, _ uint16) (sender, error) { return outbox{n, c.Peer}, nil }
+
+func (o outbox) port() uint16 { return firstSource }
 
 func (o outbox) send(b []byte) error {
 	o.mu.Lock()
@@ -188,7 +190,7 @@ func TestChangeOfIntervals(t *testing.T) {
 		awaitState(t, lch, Up)
 		awaitState(t, rch, Up)
 		for _, interval := range []time.Duration{400 * ms, 20 * ms} {
-			l.Set(Settings{Peer: right, Interval: interval, Multiplier: 3})
+			l.Set(Settings{Key: Key{Peer: right}, Interval: interval, Multiplier: 3})
 			want := 3 * max(interval, 50*ms)
 			wait.Until(t, "both sides agree", func() bool {
 				return l.Sessions()[0].Detect == want && r.Sessions()[0].Detect == want
@@ -243,7 +245,7 @@ func TestStalledProcess(t *testing.T) {
 	c.Peer = right
 	s.Set(c)
 	now := time.Now()
-	e := s.sessions[right]
+	e := s.sessions[c.Key]
 	packet := func(state State) []byte {
 		return packet{state: state, multiplier: 3, mine: 9, yours: e.mine, minTX: 50 * ms, minRX: 50 * ms}.append(nil)
 	}
@@ -276,7 +278,7 @@ func TestPacketsFromFartherAway(t *testing.T) {
 	c := sample
 	c.Peer, c.Multihop, c.LeastTTL = right, true, 254
 	s.Set(c)
-	e := s.sessions[right]
+	e := s.sessions[Key{Peer: right}]
 	init := packet{state: Init, multiplier: 3, mine: 9, yours: e.mine, minTX: 50 * ms, minRX: 50 * ms}.append(nil)
 	for ttl, want := range map[int]State{0: Down, 253: Down, 254: Up} {
 		e.state = Down

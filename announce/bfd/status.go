@@ -2,7 +2,6 @@ package bfd
 
 import (
 	"fmt"
-	"net/netip"
 	"time"
 )
 
@@ -44,7 +43,7 @@ func (d Diag) String() string {
 
 // Status is the state of a session for operators.
 type Status struct {
-	Peer  netip.Addr
+	Key
 	State State
 	Since time.Time // of the state
 	// Failed means that the session was up and went down because of the path or the peer: what the

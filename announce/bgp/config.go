@@ -20,6 +20,8 @@ type Config struct {
 	// Record is the file that remembers the peers over a restart. It must not survive a reboot: use
 	// the runtime folder. "": restarts are not recognized.
 	Record string
+	// Inherited are sessions of an earlier process, for New. Sessions of peers with other settings are closed.
+	Inherited []HandedOver
 
 	Log *slog.Logger // nil: discards
 	// Report is called when the state of a session or its reason changes, or its prefixes were sent, in the order of the
@@ -49,8 +51,11 @@ func (o *options) path() message.PathAttributes {
 }
 
 // sameSession reports whether a session goes on with other settings.
-func sameSession(p, q announce.BGPPeer) bool {
-	p.Communities, p.MED, p.LocalPref = q.Communities, q.MED, q.LocalPref
-	p.BFDInterval, p.BFDMultiplier = q.BFDInterval, q.BFDMultiplier
-	return reflect.DeepEqual(p, q)
+func sameSession(p, q announce.BGPPeer) bool { return reflect.DeepEqual(ofSession(p), ofSession(q)) }
+
+// ofSession returns the settings whose change begins a new session.
+func ofSession(p announce.BGPPeer) announce.BGPPeer {
+	p.Communities, p.MED, p.LocalPref = nil, 0, 0
+	p.BFDInterval, p.BFDMultiplier = 0, 0
+	return p
 }

@@ -2,8 +2,8 @@
 // announces: routes of the routers are received and skipped, never stored or used.
 //
 // Its inputs are a table of prefixes and the settings of the peers. Its outputs are
-// the sessions, and reports of their states with reasons in an operator's terms. It only connects
-// and never listens, so there is one connection for each peer. It owns its goroutines and, for
+// the sessions, and reports of their states with reasons in an operator's terms. It connects to
+// a peer, or accepts the connections of a passive one, and never both, so that no collision has to be detected. It owns its goroutines and, for
 // graceful restart, one small file. It never changes routes or addresses of this host.
 //
 // This package joins its parts, which know nothing of peers that come and go:
@@ -21,5 +21,7 @@
 //	hint.go     what an operator can do about the end of a session
 //	speaker.go  the peers and what changes them
 //	peer.go     one peer: connecting, retrying, reporting
+//	handover.go sessions that go on in the next process
+//	accept.go   passive peers and ranges: listening, and the turns of connections
 //	record.go   the record of graceful restart
 package bgp

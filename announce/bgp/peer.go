@@ -31,28 +31,40 @@ const (
 // dialer opens connections. Tests replace TCP.
 type dialer func(ctx context.Context, p *announce.BGPPeer, router netip.Addr) (net.Conn, error)
 
-// peer is one router: it connects, runs the session, and tries again.
+// peer is one router: it connects or waits for the router's connection, runs the session, and tries again.
 type peer struct {
-	speaker  *Speaker
-	config   announce.BGPPeer
-	settings session.Settings
-	previous *peer                   // with the same name; run waits for its end
-	cancel   context.CancelCauseFunc // ends the peer for good
-	done     chan struct{}           // closed at the end of run
-	wake     wake.Signal             // options have changed
-	reported string                  // the last reason in the log
-	verdict  error                   // the last NOTIFICATION of either side, until something else happens
+	speaker   *Speaker
+	config    announce.BGPPeer
+	settings  session.Settings
+	previous  *peer                   // with the same name; run waits for its end
+	cancel    context.CancelCauseFunc // ends the peer for good
+	done      chan struct{}           // closed at the end of run
+	inherited *HandedOver             // the session of an earlier process; nil: none
+	wake      wake.Signal             // options have changed
+	verdict   error                   // the last NOTIFICATION of either side, until something else happens
 
-	mu      sync.Mutex
-	now     options
-	session Session
-	abort   context.CancelCauseFunc // ends the current connection
+	// Of a passive peer, see accept.go.
+	of      string        // the range that it belongs to, with whose connections the peer ends; "": none
+	arrived chan net.Conn // what the router has opened
+	turn    sync.Mutex    // held by the connection that has the session
+
+	mu       sync.Mutex
+	now      options
+	session  Session
+	since    time.Time               // when the session of an earlier process was established; zero: it is a new one
+	reported string                  // the last reason in the log
+	abort    context.CancelCauseFunc // ends the current connection
+	asked    *attempt                // the newest connection whose router has not sent its OPEN; nil: none
 }
 
 func newPeer(s *Speaker, o options, previous *peer) *peer {
-	return &peer{speaker: s, config: o.BGPPeer, settings: session.Settings{BGPPeer: o.BGPPeer, RouterID: s.config.RouterID}, previous: previous,
-		done: make(chan struct{}), wake: wake.New(), now: o,
+	p := &peer{speaker: s, config: o.BGPPeer, settings: session.Settings{BGPPeer: o.BGPPeer, RouterID: s.config.RouterID}, previous: previous,
+		done: make(chan struct{}), arrived: make(chan net.Conn), wake: wake.New(), now: o,
 		session: Session{Peer: o.Name(), Address: o.Peer, Since: time.Now()}}
+	if o.Passive {
+		p.session.State = session.Active
+	}
+	return p
 }
 
 func (p *peer) options() options {
@@ -72,7 +84,7 @@ func (p *peer) status() Session {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.session
-	s.Draining = p.now.draining
+	s.Draining, s.Config = p.now.draining, p.now.BGPPeer
 	return s
 }
 
@@ -95,6 +107,9 @@ func (p *peer) set(change func(*Session)) {
 	if up := p.session.State == session.Established; up != (before.State == session.Established) {
 		p.session.Since = time.Now()
 		if up {
+			if !p.since.IsZero() {
+				p.session.Since, p.since = p.since, time.Time{}
+			}
 			p.session.Reason, p.session.Hint = "", ""
 			p.session.Established++
 		}
@@ -128,10 +143,24 @@ func (p *peer) Attributes() message.PathAttributes {
 // AttributesChanged implements session.Owner.
 func (p *peer) AttributesChanged() <-chan struct{} { return p.wake }
 
-// KeepsRoutes implements session.Owner.
-func (p *peer) KeepsRoutes(keeps bool) { p.speaker.record.set(p.config.Name(), keeps) }
+// KeepsRoutes implements session.Owner. A passive peer is not recorded: whether the router has restarted itself, too, which
+// forbids the R bit, shows only when this host connects.
+func (p *peer) KeepsRoutes(keeps bool) {
+	if !p.config.Passive {
+		p.speaker.record.set(p.config.Name(), keeps)
+	}
+}
 
 func (p *peer) run(ctx context.Context) {
+	if p.config.Passive {
+		p.accept(ctx)
+	} else {
+		p.connect(ctx)
+	}
+}
+
+// connect opens connections and runs their sessions until the context ends.
+func (p *peer) connect(ctx context.Context) {
 	var found *unnumbered.Discovery
 	if p.config.Interface != "" {
 		found = unnumbered.New(p.config.Interface)
@@ -148,7 +177,9 @@ func (p *peer) run(ctx context.Context) {
 	}
 	for ctx.Err() == nil {
 		router := p.config.Peer
-		if found != nil {
+		if p.inherited != nil {
+			router = p.inherited.Router
+		} else if found != nil {
 			var err error
 			if router, err = found.Router(ctx); err != nil { // which has taken its time
 				if ctx.Err() == nil {
@@ -190,7 +221,11 @@ func (p *peer) failed(err error) {
 	default:
 		p.verdict = nil
 	}
-	p.set(func(s *Session) { s.State, s.Reason, s.Hint = session.Idle, reason, hint(cause) })
+	resting := session.Idle
+	if p.config.Passive {
+		resting = session.Active
+	}
+	p.set(func(s *Session) { s.State, s.Reason, s.Hint = resting, reason, hint(cause) })
 }
 
 // connection opens a connection and runs its session. Until the time restarted, the session is that
@@ -202,6 +237,9 @@ func (p *peer) connection(ctx context.Context, router netip.Addr, restarted time
 	p.abort = abort
 	p.mu.Unlock()
 	p.set(func(s *Session) { s.State, s.Address = session.Connect, router })
+	if p.inherited != nil {
+		return p.resume().Run(ctx)
+	}
 	dialing, cancel := context.WithTimeout(ctx, connectTimeout)
 	conn, err := p.speaker.dial(dialing, &p.config, router)
 	cancel()
@@ -209,4 +247,14 @@ func (p *peer) connection(ctx context.Context, router netip.Addr, restarted time
 		return 0, err
 	}
 	return session.New(p.settings, conn, time.Now().Before(restarted), p.speaker.routes, p).Run(ctx)
+}
+
+// resume returns the session of an earlier process.
+func (p *peer) resume() *session.Session {
+	h := p.inherited
+	p.inherited = nil
+	p.mu.Lock()
+	p.since = h.Kept.Since
+	p.mu.Unlock()
+	return session.Resume(p.settings, h.Conn, h.Kept, p.speaker.routes, p)
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/announce/bgp/session"
 	"github.com/ironvip/ironvip/announce/bgp/transport"
@@ -23,13 +24,16 @@ type Speaker struct {
 	log    *slog.Logger
 	notify func(Session) // may be nil
 
-	mu       sync.Mutex
-	config   Config
-	draining bool
-	peers    map[string]*peer
-	ctx      context.Context
-	stop     context.CancelCauseFunc
-	running  sync.WaitGroup // peers
+	mu         sync.Mutex
+	config     Config
+	draining   bool
+	peers      map[string]*peer // by name
+	handedOver []HandedOver
+	refused    refusals
+	listeners  map[transport.Endpoint]*listener
+	ctx        context.Context
+	stop       context.CancelCauseFunc
+	running    sync.WaitGroup // peers
 }
 
 // New returns a Speaker that announces the prefixes of a set. A peer that kept routes of an earlier run
@@ -43,7 +47,7 @@ func New(ctx context.Context, c Config, routes *session.LocRIB) *Speaker {
 
 func newSpeaker(ctx context.Context, c Config, routes *session.LocRIB, d dialer) *Speaker {
 	log := cmp.Or(c.Log, slog.New(slog.DiscardHandler))
-	s := &Speaker{routes: routes, dial: d, peers: map[string]*peer{}, config: c, log: log, notify: c.Report, record: openRecord(c.Record, log)}
+	s := &Speaker{routes: routes, dial: d, peers: map[string]*peer{}, listeners: map[transport.Endpoint]*listener{}, config: c, log: log, notify: c.Report, record: openRecord(c.Record, log)}
 	s.ctx, s.stop = context.WithCancelCause(ctx)
 	s.apply()
 	return s
@@ -78,7 +82,10 @@ func (s *Speaker) Sessions() []Session {
 	defer s.mu.Unlock()
 	all := make([]Session, 0, len(s.peers))
 	for _, name := range slices.Sorted(maps.Keys(s.peers)) {
-		all = append(all, s.peers[name].status())
+		now := s.peers[name].status()
+		if s.peers[name].of == "" || now.State != session.Active { // else it may be anything in the range
+			all = append(all, now)
+		}
 	}
 	return all
 }
@@ -102,11 +109,16 @@ func (s *Speaker) Reconfigure(c Config) {
 // only one to know s.
 func (s *Speaker) apply() {
 	wanted := map[string]bool{}
-	for _, c := range s.config.Peers {
+	ranges := map[string]*announce.BGPPeer{}
+	for i, c := range s.config.Peers {
+		if c.PeerRange.IsValid() {
+			ranges[c.Name()] = &s.config.Peers[i]
+			continue
+		}
 		name, o := c.Name(), options{c, s.draining}
 		wanted[name] = true
 		p := s.peers[name]
-		if p != nil && sameSession(p.config, c) {
+		if p != nil && p.of == "" && sameSession(p.config, c) {
 			p.setOptions(o)
 			continue
 		}
@@ -116,15 +128,24 @@ func (s *Speaker) apply() {
 			p.cancel(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseConfigChange, Text: "configuration changed"})
 		}
 		p = newPeer(s, o, previous)
+		for i := range s.config.Inherited {
+			if h := &s.config.Inherited[i]; h.Peer == name && h.Settings == s.digest(c) {
+				p.inherited, h.claimed = h, true
+			}
+		}
 		s.peers[name] = p
 		s.start(p)
 	}
 	for name, p := range s.peers {
-		if !wanted[name] {
+		if c := ranges[p.of]; c != nil && !wanted[name] && sameSession(p.config, c.Of(p.config.Peer)) {
+			p.setOptions(options{c.Of(p.config.Peer), s.draining})
+		} else if !wanted[name] {
 			p.cancel(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseDeconfigured, Text: "the peer was removed from the configuration"})
 			delete(s.peers, name)
 		}
 	}
+	s.inherit(ranges)
+	s.listen()
 }
 
 func (s *Speaker) start(p *peer) {
@@ -156,17 +177,15 @@ func (s *Speaker) Shutdown() {
 // report passes a state on.
 func (s *Speaker) report(p *peer, now Session) {
 	level := slog.LevelDebug
+	p.mu.Lock()
 	switch {
 	case now.State == session.Established:
-		level = slog.LevelInfo
-	case now.State == session.Idle && now.Reason != p.reported:
-		level = slog.LevelWarn
-		p.reported = now.Reason
+		level, p.reported = slog.LevelInfo, ""
+	case (now.State == session.Idle || now.State == session.Active) && now.Reason != p.reported:
+		level, p.reported = slog.LevelWarn, now.Reason
 	}
+	p.mu.Unlock()
 	s.log.Log(context.Background(), level, "BGP session "+now.State.String(), "peer", now.Peer, "reason", now.Reason)
-	if now.State == session.Established {
-		p.reported = ""
-	}
 	s.tell(now)
 }
 

@@ -5,12 +5,14 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/session"
 )
 
 // Session is the state of a peer for operators. It is a copy.
 type Session struct {
-	Peer    string     // the peer's name: its address, or its interface
+	Peer    string // the peer's name, see announce.BGPPeer
+	Config  announce.BGPPeer
 	Address netip.Addr // of the router; invalid while an unnumbered one is unknown
 	session.Status
 	Since time.Time // since when it is established, or since when it is not
@@ -20,6 +22,13 @@ type Session struct {
 	Hint        string // what an operator can do about it, "" if that is not known
 	Draining    bool
 	Established uint64 // how often the session came up
+}
+
+// Range is the state of a range of routers for operators.
+type Range struct {
+	Name   string
+	Reason string    // why its routers can't connect; "": they can
+	Since  time.Time // of Reason
 }
 
 // Negotiated returns what an established session has negotiated of graceful restart, in words.

@@ -29,7 +29,7 @@ func TestRowsTravel(t *testing.T) {
 		Pools:  []announce.Pool{{Name: "lan", Mode: announce.BGP, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}},
 		Listen: ":7481", Peers: []netip.AddrPort{at}, Keys: [][]byte{[]byte("key")}, Heartbeat: 1, Missed: 2, Settle: 3, Hold: 4, RouterID: netip.MustParseAddr("192.0.2.1"),
 		BGP: []announce.BGPPeer{{}, {Peer: addr, Interface: "eth0", ASN: 1, LocalASN: 2, Password: "p", Communities: []string{"1:2"}, MED: 3, LocalPref: 4, Multihop: 5,
-			TTLSecurity: true, BFDInterval: 6, BFDMultiplier: 7}}})
+			PeerRange: netip.MustParsePrefix("10.0.0.0/24"), PeerLimit: 8, Source: addr, VRF: "red", Port: 179, Passive: true, TTLSecurity: true, BFDInterval: 6, BFDMultiplier: 7}}})
 	travels(t, announce.Eligible{Addr: addr, Mode: announce.Routes, Services: 1, Reason: "r"})
 	travels(t, announce.Announcement{}, announce.Announcement{Addr: addr, Mode: announce.L2, Here: true, Owner: "lb1", Services: 2, Why: "w", Since: since, New: true})
 	travels(t, announce.Announced{Place: announce.Place{Addr: addr, At: "eth0"}, State: announce.BGP.String(), Reason: "r", Since: since})

@@ -107,8 +107,14 @@ var Role = Table{
 
 // Router has the keys of [[announce.bgp]].
 var Router = Table{
-	{Key: "peer", Meaning: "its address", Values: "an address; a link-local one with its zone, as `\"fe80::1%eth1\"`", Default: "required, or `interface`"},
+	{Key: "peer", Meaning: "its address", Values: "an address; a link-local one with its zone, as `\"fe80::1%eth1\"`", Default: "required, or `interface` or `peer_range`"},
 	{Key: "interface", Meaning: "the interface of an unnumbered session", Values: "a name", Default: "none"},
+	{Key: "peer_range", Meaning: "routers that connect to this host: each one with an address in the range is accepted", Values: "a prefix such as `\"10.0.0.0/24\"`", Default: "none"},
+	{Key: "peer_limit", Meaning: "the largest number of routers of `peer_range` at the same time", Values: "1 to 1000", Default: "100"},
+	{Key: "passive", Meaning: "whether the router connects to this host; always so with `peer_range`", Values: "`true`, `false`", Default: "`false`"},
+	{Key: "source", Meaning: "this host's address for BGP and BFD; with `passive`, the address to which the router connects", Values: "an address", Default: "the kernel's choice; with `passive`, all addresses"},
+	{Key: "vrf", Meaning: "the VRF of the session. The sockets of BGP and BFD are bound to it", Values: "the name of a VRF, or of another interface if all of its routers have it as `vrf`", Default: "none"},
+	{Key: "port", Meaning: "the TCP port: that of the router, or with `passive` of this host", Values: "1 to 65535", Default: "179"},
 	{Key: "asn", Meaning: "its AS number", Values: "1 to 4294967295", Default: "required"},
 	{Key: "local_asn", Meaning: "this host's AS number", Values: "1 to 4294967295", Default: "required"},
 	{Key: "password_file", Meaning: "the password of TCP MD5 signatures", Values: "a [file path](#secrets)", Default: "none"},

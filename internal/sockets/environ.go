@@ -19,23 +19,32 @@ const maxPassed = 1 << 16
 // can't be used.
 func FromEnvironment() (*Set, []error) {
 	s := &Set{}
+	fds, err := Passed()
+	if err != nil {
+		return s, []error{err}
+	}
+	return s, s.Inherit(fds)
+}
+
+// Passed returns the descriptors that the service manager has passed, as FromEnvironment.
+func Passed() ([]int, error) {
 	pid, count := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
 	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
 		os.Unsetenv(name)
 	}
 	if count == "" {
-		return s, nil
+		return nil, nil
 	}
 	if pid != strconv.Itoa(os.Getpid()) {
-		return s, []error{fmt.Errorf("LISTEN_FDS ignored: LISTEN_PID is %q, and this process is %d", pid, os.Getpid())}
+		return nil, fmt.Errorf("LISTEN_FDS ignored: LISTEN_PID is %q, and this process is %d", pid, os.Getpid())
 	}
 	n, err := strconv.Atoi(count)
 	if err != nil || n < 0 || n > maxPassed {
-		return s, []error{fmt.Errorf("LISTEN_FDS ignored: %q is not a number up to %d", count, maxPassed)}
+		return nil, fmt.Errorf("LISTEN_FDS ignored: %q is not a number up to %d", count, maxPassed)
 	}
 	fds := make([]int, n)
 	for i := range fds {
 		fds[i] = firstPassed + i
 	}
-	return s, s.Inherit(fds)
+	return fds, nil
 }

@@ -5,7 +5,11 @@ package sockopt
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,6 +27,33 @@ func Control(set func(fd int) error) func(network, address string, c syscall.Raw
 		}
 		return failed
 	}
+}
+
+// BindToDevice binds a socket to a VRF or to another interface; "": to none.
+func BindToDevice(fd int, device string) error {
+	if device == "" {
+		return nil
+	}
+	err := unix.BindToDevice(fd, device)
+	if errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("device %s does not exist on this host: %w", device, err)
+	} else if err != nil {
+		return fmt.Errorf("bind to device %s: %w", device, err)
+	}
+	return nil
+}
+
+// DeviceCheck is how often the owner of a socket that waits should compare DeviceIndex with that of the time when the socket was
+// bound: the socket stays bound to a device that was removed, also when there is a new one of its name.
+const DeviceCheck = 2 * time.Second
+
+// DeviceIndex returns the index of an interface; 0: there is none.
+func DeviceIndex(name string) int {
+	device, err := net.InterfaceByName(name)
+	if err != nil {
+		return 0
+	}
+	return device.Index
 }
 
 // PeerOf returns who had the other end of a unix socket when it was connected.

@@ -69,7 +69,7 @@ func TestRestartWithBirdAndBFD(t *testing.T) {
 			inLabs(t, func(t *testing.T, l lab, v6 bool) {
 				bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), "bfd "+c.mode+";"))
 				settings := l.settings(v6)
-				settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Peer, Interval: patient.Interval, Multiplier: patient.Multiplier}}
+				settings.BFD = []bfd.Settings{{Key: bfd.Key{Peer: settings.Peers[0].Peer}, Interval: patient.Interval, Multiplier: patient.Multiplier}}
 				s, events := restartable(t, l, settings)
 				s.AwaitBFD(bfd.Up)
 				s.Kill()

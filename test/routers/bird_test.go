@@ -81,7 +81,7 @@ func TestBirdInternalMultihop(t *testing.T) {
 		c := l.settings(v6)
 		p := &c.Peers[0]
 		p.LocalASN, p.Multihop, p.TTLSecurity, p.LocalPref = 65000, 2, true, 300
-		c.BFD = []bfd.Settings{{Peer: p.Peer, Interval: 100 * ms, Multiplier: 3, Multihop: true}}
+		c.BFD = []bfd.Settings{{Key: bfd.Key{Peer: p.Peer}, Interval: 100 * ms, Multiplier: 3, Multihop: true}}
 		s := routers.StartSpeaker(t, l.Client, c)
 		s.AwaitUp()
 		s.AwaitBFD(bfd.Up)

@@ -102,7 +102,7 @@ func TestDetectionByBird(t *testing.T) {
 		l := newLab(t)
 		bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), "bfd { interval 100 ms; multiplier 3; };"))
 		settings := l.settings(v6)
-		settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Peer, Interval: 100 * ms, Multiplier: 3}}
+		settings.BFD = []bfd.Settings{{Key: bfd.Key{Peer: settings.Peers[0].Peer}, Interval: 100 * ms, Multiplier: 3}}
 		s := routers.StartSpeaker(t, l.Director, settings)
 		detected(t, l, s, 300*ms)
 		expect.Contains(t, bird.Ask("show", "protocols", "all", "vips"), "BFD session down", "the session did not end because of BFD")
@@ -132,11 +132,11 @@ func TestDetectionOfBird(t *testing.T) {
 		bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), "bfd { interval 300 ms; multiplier 5; };"))
 		settings := l.settings(v6)
 		peer := settings.Peers[0].Peer
-		settings.BFD = []bfd.Settings{{Peer: peer, Interval: patient.Interval, Multiplier: patient.Multiplier}}
+		settings.BFD = []bfd.Settings{{Key: bfd.Key{Peer: peer}, Interval: patient.Interval, Multiplier: patient.Multiplier}}
 		s := routers.StartSpeaker(t, l.Director, settings)
 		s.AwaitUp()
 		s.AwaitBFD(bfd.Up)
-		s.ChangeBFD(bfd.Settings{Peer: peer, Interval: 400 * ms, Multiplier: patient.Multiplier})
+		s.ChangeBFD(bfd.Settings{Key: bfd.Key{Peer: peer}, Interval: 400 * ms, Multiplier: patient.Multiplier})
 		wait.Until(t, "the new detection time", func() bool {
 			return strings.Contains(bird.Ask("show", "bfd", "sessions"), "0.400")
 		}, func() any { return bird.Ask("show", "bfd", "sessions") })

@@ -33,7 +33,7 @@ func TestFRRUnnumbered(t *testing.T) {
 	l.awaitKernelRoute(t, vip4, true)
 	l.awaitKernelRoute(t, vip6, true)
 	expect.Contains(t, frr.Ask("show bgp ipv4 unicast "+vip4.String()), "fe80::", "the next hop is not link-local")
-	s.ChangeBFD(bfd.Settings{Peer: x.Address, Interval: 100 * ms, Multiplier: 3})
+	s.ChangeBFD(bfd.Settings{Key: bfd.Key{Peer: x.Address}, Interval: 100 * ms, Multiplier: 3})
 	s.AwaitBFD(bfd.Up)
 	// This host is not a default router.
 	list := must.Get(l.router.Netlink.RouteList(nil, unix.AF_INET6))(t)
@@ -58,7 +58,7 @@ func TestRestartWithFRR(t *testing.T) {
 				}
 				frr := routers.StartFRR(t, l.router, config, "bfdd", "bgpd")
 				if withBFD {
-					settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Peer, Interval: patient.Interval, Multiplier: patient.Multiplier}}
+					settings.BFD = []bfd.Settings{{Key: bfd.Key{Peer: settings.Peers[0].Peer}, Interval: patient.Interval, Multiplier: patient.Multiplier}}
 				}
 				s, events := restartable(t, l, settings)
 				for _, end := range []func(){s.Kill, func() { s.Stop() }} {
@@ -105,7 +105,7 @@ func TestDetectionByFRR(t *testing.T) {
 		frr := routers.StartFRR(t, l.router, frrPeer(us.String(), "remote-as 4200065010", "timers connect 1", "bfd")+
 			fmt.Sprintf("bfd\n peer %s\n  detect-multiplier 3\n  receive-interval 100\n  transmit-interval 100\n", us), "bfdd", "bgpd")
 		settings := l.settings(v6)
-		settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Peer, Interval: 100 * ms, Multiplier: 3}}
+		settings.BFD = []bfd.Settings{{Key: bfd.Key{Peer: settings.Peers[0].Peer}, Interval: 100 * ms, Multiplier: 3}}
 		detected(t, l, routers.StartSpeaker(t, l.Director, settings), 300*ms)
 		expect.Contains(t, frr.Ask("show bgp neighbors "+us.String()), "BFD Down", "the session did not end because of BFD")
 	})

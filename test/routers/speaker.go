@@ -4,6 +4,7 @@ package routers
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,10 +17,13 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/announcer"
 	"github.com/ironvip/ironvip/announce/bfd"
 	"github.com/ironvip/ironvip/announce/bgp"
 	"github.com/ironvip/ironvip/announce/bgp/session"
@@ -39,6 +43,9 @@ type Settings struct {
 
 	// Routes announces the prefixes by routes in the kernel instead of BGP (announce/routes).
 	Routes bool `json:"routes"`
+
+	// Away is how long the process waits at its start, as one that systemd or a busy host starts late.
+	Away time.Duration `json:"away"`
 
 	Socket   string         `json:"socket"` // where the process takes commands
 	Prefixes []netip.Prefix `json:"prefixes"`
@@ -69,6 +76,7 @@ func runSpeaker(path string) error {
 	if err != nil {
 		return err
 	}
+	time.Sleep(c.Away)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -83,8 +91,11 @@ func runSpeaker(path string) error {
 		forPeers = announce.NewPrefixes()
 		go routes.New(announced, log).Run(ctx)
 	}
-	s := bgp.New(ctx, bgp.Config{RouterID: c.RouterID, Peers: c.Peers, Record: c.Record, Log: log}, session.NewLocRIB(forPeers))
-	f := bfd.New(bfd.Config{Log: log, Report: func(st bfd.Status) {
+	var fds []int
+	json.Unmarshal([]byte(os.Getenv(keptVariable)), &fds)
+	kept := announcer.Inherit(c.Socket, fds, log)
+	s := bgp.New(ctx, bgp.Config{RouterID: c.RouterID, Peers: c.Peers, Record: c.Record, Log: log, Inherited: kept.BGP}, session.NewLocRIB(forPeers))
+	f := bfd.New(bfd.Config{Log: log, Inherited: kept.BFD, Report: func(st bfd.Status) {
 		if st.State == bfd.Down && st.Failed {
 			s.PathDown(st.Peer.String(), "BFD: "+st.Reason)
 		}
@@ -92,6 +103,7 @@ func runSpeaker(path string) error {
 	for _, x := range c.BFD {
 		f.Set(x)
 	}
+	os.Remove(c.Socket)
 	l, err := net.Listen("unix", c.Socket)
 	if err != nil {
 		return err
@@ -112,6 +124,7 @@ func runSpeaker(path string) error {
 	mux.HandleFunc("/drain", func(http.ResponseWriter, *http.Request) { s.Drain(true) })
 	mux.HandleFunc("/shutdown", func(http.ResponseWriter, *http.Request) { s.Shutdown() })
 	mux.HandleFunc("/sessions", func(w http.ResponseWriter, _ *http.Request) { json.NewEncoder(w).Encode(s.Sessions()) })
+	mux.HandleFunc("/ranges", func(w http.ResponseWriter, _ *http.Request) { json.NewEncoder(w).Encode(s.Ranges()) })
 	mux.HandleFunc("/bfd", func(w http.ResponseWriter, r *http.Request) {
 		var x bfd.Settings
 		if b, _ := io.ReadAll(r.Body); json.Unmarshal(b, &x) == nil && x.Peer.IsValid() {
@@ -119,14 +132,57 @@ func runSpeaker(path string) error {
 		}
 		json.NewEncoder(w).Encode(f.Sessions())
 	})
+	generation := os.Getenv(generationVariable) + "."
+	mux.HandleFunc("/generation", func(w http.ResponseWriter, _ *http.Request) { json.NewEncoder(w).Encode(generation) })
+	next := make(chan os.Signal, 1)
+	signal.Notify(next, syscall.SIGUSR1)
+	var handsOver atomic.Bool
+	go func() {
+		<-next
+		handsOver.Store(true)
+		os.Setenv(generationVariable, generation)
+		fmt.Fprintln(os.Stderr, restart(c.Socket, announcer.Kept{BFD: f.HandOver(10 * time.Second), BGP: s.HandOver()}, log))
+		os.Exit(1)
+	}()
 	server := http.Server{Handler: mux}
 	go server.Serve(l)
 	done := make(chan struct{})
 	go func() { defer close(done); f.Run(ctx) }()
-	s.Wait()
+	if s.Wait(); handsOver.Load() {
+		select {} // until restart replaces this process
+	}
 	stop()
 	<-done
 	return server.Shutdown(context.Background()) // the command that ended it is answered
+}
+
+const (
+	keptVariable       = "IRONVIP_TEST_KEPT" // descriptors
+	generationVariable = "IRONVIP_TEST_GENERATION"
+)
+
+// restart replaces this process by a next one, with the descriptors that a service manager would store.
+func restart(socket string, kept announcer.Kept, log *slog.Logger) error {
+	fds := []int{}
+	announcer.Keep(kept, socket, func(_ string, c syscall.Conn) error {
+		raw, err := c.SyscallConn()
+		if err != nil {
+			return err
+		}
+		var failed error
+		err = raw.Control(func(fd uintptr) {
+			var stored int
+			stored, failed = syscall.Dup(int(fd)) // without FD_CLOEXEC
+			fds = append(fds, stored)
+		})
+		return cmp.Or(err, failed)
+	}, log)
+	list, err := json.Marshal(fds)
+	if err != nil {
+		return err
+	}
+	os.Setenv(keptVariable, string(list))
+	return syscall.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
 // Speaker is a process with announce/bgp and announce/bfd in a namespace.
@@ -134,6 +190,8 @@ type Speaker struct {
 	*process.Process
 	t      testing.TB
 	socket string
+	config Settings
+	path   string // of the settings
 	client http.Client
 }
 
@@ -151,7 +209,7 @@ func StartSpeaker(t testing.TB, n *netlab.Node, c Settings) *Speaker {
 		t.Fatal(err)
 	}
 	path := write(t, dir, "settings.json", string(b))
-	s := &Speaker{t: t, socket: c.Socket}
+	s := &Speaker{t: t, socket: c.Socket, config: c, path: path}
 	s.client.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", c.Socket)
@@ -182,6 +240,33 @@ func (s *Speaker) StartAgain() {
 		}
 		_, err := s.client.Get("http://speaker/sessions")
 		return err
+	})
+}
+
+// Restart replaces the process by a next one, which gets the sessions and has other settings.
+func (s *Speaker) Restart(change func(*Settings)) {
+	s.t.Helper()
+	change(&s.config)
+	b, err := json.Marshal(s.config)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	write(s.t, filepath.Dir(s.path), filepath.Base(s.path), string(b))
+	var before, now string
+	s.post("generation", nil, &before)
+	if err := syscall.Kill(s.Pid(), syscall.SIGUSR1); err != nil {
+		s.t.Fatal(err)
+	}
+	wait.For(s.t, "the next process answers", func() error {
+		r, err := s.client.Get("http://speaker/generation")
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		if err := json.NewDecoder(r.Body).Decode(&now); err != nil || now == before {
+			return fmt.Errorf("generation %q, %v", now, err)
+		}
+		return nil
 	})
 }
 
@@ -229,12 +314,32 @@ func (s *Speaker) ChangeBFD(c bfd.Settings) {
 	s.post("bfd", c, nil)
 }
 
-// AwaitUp waits until the first peer's session is established.
+// Descriptors returns how many files and sockets the process has.
+func (s *Speaker) Descriptors() int {
+	s.t.Helper()
+	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.Pid()))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return len(all)
+}
+
+// Ranges returns the ranges of routers that may connect.
+func (s *Speaker) Ranges() (all []bgp.Range) {
+	s.t.Helper()
+	s.post("ranges", nil, &all)
+	return all
+}
+
+// AwaitUp waits until the first peer's session is established, which of a range is a peer only then.
 func (s *Speaker) AwaitUp() bgp.Session {
 	s.t.Helper()
-	wait.Until(s.t, "the BGP session is established", func() bool { return s.Sessions()[0].State == session.Established },
-		func() any { return fmt.Sprintf("%+v", s.Sessions()[0]) })
-	return s.Sessions()[0]
+	var all []bgp.Session
+	wait.Until(s.t, "the BGP session is established", func() bool {
+		all = s.Sessions()
+		return len(all) > 0 && all[0].State == session.Established
+	}, func() any { return fmt.Sprintf("%+v", all) })
+	return all[0]
 }
 
 // AwaitReason waits until the first peer's session is down for a reason that contains text.

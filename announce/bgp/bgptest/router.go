@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -113,8 +114,8 @@ func NewConn(t testing.TB, c net.Conn) *Conn {
 	wg.Go(func() {
 		r := bufio.NewReader(c)
 		for !l.mute.Load() {
-			typ, body, err := message.Read(r, make([]byte, message.MaxSize))
-			l.in <- Message{typ, body, err}
+			typ, body, err := message.Read(r)
+			l.in <- Message{typ, slices.Clone(body), err}
 			if err != nil {
 				return
 			}

@@ -57,7 +57,7 @@ func Decode(t testing.TB, stream []byte) (all []Update) {
 	t.Helper()
 	r := bufio.NewReader(bytes.NewReader(stream))
 	for {
-		typ, body, err := message.Read(r, make([]byte, message.MaxSize))
+		typ, body, err := message.Read(r)
 		if err == io.EOF {
 			return all
 		}

@@ -37,11 +37,15 @@ func (t Type) String() string {
 // minSize has the least size of each type (RFC 4271, 4.1; RFC 2918, 3).
 var minSize = [...]int{TypeOpen: 29, TypeUpdate: 23, TypeNotification: 21, TypeKeepalive: 19, TypeRouteRefresh: 23}
 
-// Read reads one message. The body is valid until the next call with the same buf, of MaxSize
-// bytes. The error is a *Notification if the header is malformed.
-func Read(r *bufio.Reader, buf []byte) (Type, []byte, error) {
-	header := buf[:HeaderSize]
-	if _, err := io.ReadFull(r, header); err != nil {
+// Read reads one message from a reader with a buffer of MaxSize bytes. The body is valid until the next call. The
+// error is a *Notification if the header is malformed. After another error, the reader still has the part of the message
+// that has arrived.
+func Read(r *bufio.Reader) (Type, []byte, error) {
+	header, err := r.Peek(HeaderSize)
+	if err != nil {
+		if err == io.EOF && len(header) > 0 {
+			err = io.ErrUnexpectedEOF
+		}
 		return 0, nil, err
 	}
 	for _, b := range header[:16] {
@@ -56,14 +60,15 @@ func Read(r *bufio.Reader, buf []byte) (Type, []byte, error) {
 	if size < minSize[typ] || size > MaxSize || typ == TypeKeepalive && size != HeaderSize {
 		return 0, nil, &Notification{Code: CodeHeader, Subcode: HeaderBadLength, Data: []byte{header[16], header[17]}}
 	}
-	body := buf[HeaderSize:size]
-	if _, err := io.ReadFull(r, body); err != nil {
+	m, err := r.Peek(size)
+	if err != nil {
 		if err == io.EOF {
 			err = io.ErrUnexpectedEOF
 		}
 		return 0, nil, fmt.Errorf("in the middle of an %s: %w", typ, err)
 	}
-	return typ, body, nil
+	r.Discard(size)
+	return typ, m[HeaderSize:], nil
 }
 
 // begin appends a header. end sets its length.

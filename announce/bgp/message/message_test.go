@@ -32,7 +32,7 @@ func TestReadMessage(t *testing.T) {
 		{"end", "", 0, 0, 0, "", "EOF"},
 		{"reset in the middle", ff + "\x00\x30\x02\x00", 0, 0, 0, "", "in the middle of an UPDATE"},
 	} {
-		typ, _, err := message.Read(bufio.NewReader(strings.NewReader(c.in)), make([]byte, message.MaxSize))
+		typ, _, err := message.Read(bufio.NewReader(strings.NewReader(c.in)))
 		var n *message.Notification
 		switch {
 		case c.code != 0 && (!errors.As(err, &n) || n.Code != c.code || n.Subcode != c.sub || string(n.Data) != c.data):
@@ -50,9 +50,9 @@ func FuzzReadMessage(f *testing.F) {
 	f.Add(message.AppendKeepalive(message.AppendEndOfRIB(nil, message.IPv6)))
 	f.Add((&message.Notification{Code: 6, Subcode: 2, Data: []byte("\x05hello")}).Append(nil))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		r, buf := bufio.NewReader(bytes.NewReader(in)), make([]byte, message.MaxSize)
+		r := bufio.NewReader(bytes.NewReader(in))
 		for {
-			typ, body, err := message.Read(r, buf)
+			typ, body, err := message.Read(r)
 			if err != nil {
 				return
 			}

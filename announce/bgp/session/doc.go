@@ -11,5 +11,6 @@
 //	handshake.go  OPEN and the first KEEPALIVE, and what both sides have negotiated
 //	receive.go    the reading of messages, and reasons for broken connections
 //	send.go       UPDATE and KEEPALIVE messages
+//	handover.go   sessions that go on in the next process
 //	rib.go        the prefixes that are announced, and their UPDATE messages
 package session

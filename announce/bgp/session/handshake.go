@@ -1,11 +1,15 @@
 package session
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
 
 	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/announce/bgp/transport"
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 const (
@@ -19,16 +23,36 @@ const (
 	RestartTime = 120 * time.Second
 )
 
-// handshake exchanges OPEN and KEEPALIVE messages.
-func (s *Session) handshake() error {
-	ours := message.Open{ASN: s.LocalASN, HoldTime: holdTime, RouterID: s.RouterID, Capabilities: message.Capabilities{
-		Families: [message.Families]bool{true, true}, RouteRefresh: true, ExtendedNextHop: true,
-		GracefulRestart: true, RestartTime: RestartTime, Restarted: s.restarted}}
-	s.conn.SetDeadline(time.Now().Add(openTimeout))
-	if _, err := s.conn.Write(ours.Append(nil)); err != nil {
-		return s.broken(err)
+// AwaitOpen receives the router's OPEN, before this host sends its own and before Run, on a connection that the router
+// has opened. So a connection that is not one of BGP, or of another router, has no effect. After an error the connection is
+// closed, as at the end of the context.
+func (s *Session) AwaitOpen(ctx context.Context) error {
+	if s.resumed != nil {
+		return nil
 	}
-	s.enter(OpenSent, nil)
+	s.conn.SetReadDeadline(time.Now().Add(openTimeout))
+	release := interrupt(ctx, s.conn.SetReadDeadline)
+	err := parallel.Recovered(s.readOpen)
+	release()
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		return nil
+	}
+	var n *message.Notification
+	if !errors.As(err, &n) { // A flood of such connections must leave nothing behind, so nothing waits for the other side.
+		transport.Reset(s.conn)
+		return err
+	}
+	s.conn.SetWriteDeadline(time.Now().Add(notifyTimeout))
+	s.conn.Write(n.Append(nil))
+	s.conn.Close()
+	return err
+}
+
+// readOpen receives the router's OPEN and compares it with the settings.
+func (s *Session) readOpen() error {
 	typ, body, err := s.read()
 	if err != nil {
 		return s.broken(err)
@@ -39,15 +63,31 @@ func (s *Session) handshake() error {
 	if s.remote, err = message.ParseOpen(body); err != nil {
 		return err
 	}
-	if err := s.check(&s.remote); err != nil {
-		return err
+	return s.check(&s.remote)
+}
+
+// handshake exchanges OPEN and KEEPALIVE messages. AwaitOpen may have received the router's OPEN.
+func (s *Session) handshake() error {
+	ours := message.Open{ASN: s.LocalASN, HoldTime: holdTime, RouterID: s.RouterID, Capabilities: message.Capabilities{
+		Families: [message.Families]bool{true, true}, RouteRefresh: true, ExtendedNextHop: true,
+		GracefulRestart: true, RestartTime: RestartTime, Restarted: s.restarted}}
+	s.conn.SetDeadline(time.Now().Add(openTimeout))
+	if _, err := s.conn.Write(ours.Append(nil)); err != nil {
+		return s.broken(err)
+	}
+	s.enter(OpenSent, nil)
+	if !s.remote.RouterID.IsValid() {
+		if err := s.readOpen(); err != nil {
+			return err
+		}
 	}
 	s.hold = min(holdTime, s.remote.HoldTime)
 	if _, err := s.conn.Write(message.AppendKeepalive(nil)); err != nil {
 		return s.broken(err)
 	}
 	s.enter(OpenConfirm, nil)
-	if typ, _, err = s.read(); err != nil {
+	typ, _, err := s.read()
+	if err != nil {
 		return s.broken(err)
 	}
 	if typ != message.TypeKeepalive {

@@ -13,7 +13,7 @@ import (
 
 // read reads a message. A NOTIFICATION is returned as an error.
 func (s *Session) read() (message.Type, []byte, error) {
-	typ, body, err := message.Read(s.reader, s.buf[:])
+	typ, body, err := message.Read(s.reader)
 	if err == nil && typ == message.TypeNotification {
 		n := message.ParseNotification(body)
 		return 0, nil, &NotificationReceived{n.Code, n.Subcode, n.Explain(s.LocalASN, s.RouterID)}
@@ -27,8 +27,13 @@ func (s *Session) readAll() error {
 		if s.hold > 0 {
 			s.conn.SetReadDeadline(time.Now().Add(s.hold))
 		}
+		if s.stopped.Load() {
+			s.readErr = os.ErrDeadlineExceeded
+			return s.readErr
+		}
 		typ, body, err := s.read()
 		if err != nil {
+			s.readErr = err
 			return s.broken(err)
 		}
 		switch typ {
@@ -56,12 +61,18 @@ func (s *Session) broken(err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded) && s.state == Established:
 		return &message.Notification{Code: message.CodeHoldTimer, Text: fmt.Sprintf("hold timer expired: nothing received from the router for %s", s.hold)}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &message.Notification{Code: message.CodeHoldTimer, Text: fmt.Sprintf("the router accepted the connection, but sent no OPEN or KEEPALIVE within %s", openTimeout)}
+		did := "accepted the connection"
+		if s.Passive {
+			did = "connected"
+		}
+		return &message.Notification{Code: message.CodeHoldTimer, Text: fmt.Sprintf("the router %s, but sent no OPEN or KEEPALIVE within %s", did, openTimeout)}
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("the router closed the connection %w", err)
 	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe):
 		if s.state == Established || s.state == OpenConfirm {
 			return errors.New("the router closed the connection without a NOTIFICATION")
+		} else if s.Passive {
+			return errors.New("the router connected, and closed the connection before its OPEN")
 		}
 		return ErrNoOpen
 	}

@@ -43,6 +43,7 @@ type adjRIBOut struct {
 	nextHop    [message.Families]netip.Addr // invalid: no routes of this family
 	attributes []byte                       // encoded; of the messages that are appended next
 	ended      bool                         // End-of-RIB was appended
+	before     []netip.Prefix               // that the peer may have of an earlier process
 
 	// As of the latest appendUpdates: closed when there are more changes, and when the initial prefixes are
 	// complete. A nil ready: that is known.
@@ -75,6 +76,7 @@ func (o *adjRIBOut) appendUpdates(b []byte) (_ []byte, more bool) {
 	o.changed = changed
 	if isReady && !o.ended {
 		o.ended = true
+		b = o.appendGone(b)
 		for f := range message.Families {
 			if o.families[f] {
 				b = message.AppendEndOfRIB(b, f)
@@ -82,6 +84,21 @@ func (o *adjRIBOut) appendUpdates(b []byte) (_ []byte, more bool) {
 		}
 	}
 	return b, false
+}
+
+// appendGone appends the withdrawal of prefixes that an earlier process has announced.
+func (o *adjRIBOut) appendGone(b []byte) []byte {
+	var gone [message.Families][]netip.Prefix
+	for _, p := range o.before {
+		if _, _, announced := o.loc.Get(p); !announced {
+			gone[message.FamilyOf(p)] = append(gone[message.FamilyOf(p)], p)
+		}
+	}
+	o.before = nil
+	for f := range message.Families {
+		b = message.AppendWithdraw(b, f, o.nextHop[f], gone[f])
+	}
+	return b
 }
 
 var closed = func() chan struct{} {

@@ -20,9 +20,16 @@ const sendTimeout = 8 * time.Minute
 // established runs the session after the handshake.
 func (s *Session) established(ctx context.Context) error {
 	s.upSince = time.Now()
-	nextHop := transport.NextHops(s.conn, s.remote.ExtendedNextHop)
+	if s.resumed != nil {
+		s.upSince = s.resumed.Since
+		s.unsent = message.AppendKeepalive(s.unsent) // the last one may be long ago
+	}
+	nextHop := transport.NextHops(s.conn, s.VRF, s.remote.ExtendedNextHop)
 	s.out = s.routes.out(s.remote.Families, nextHop)
 	defer s.out.feed.Close()
+	if s.resumed != nil {
+		s.out.before = s.resumed.Prefixes
+	}
 	s.owner.KeepsRoutes(s.restarts())
 	s.enter(Established, func(st *Status) {
 		st.Lacks, st.Sending = s.lacks(nextHop), s.upSince

@@ -33,6 +33,8 @@ type Owner interface {
 	Attributes() message.PathAttributes
 	// AttributesChanged returns a channel that receives a value after a change of the attributes.
 	AttributesChanged() <-chan struct{}
+	// HandOver is called with a session that goes on in the next process. The owner has the connection then.
+	HandOver(c net.Conn, kept Kept)
 	// KeepsRoutes is called with whether the router keeps the routes if this process ends now.
 	KeepsRoutes(keeps bool)
 }
@@ -44,8 +46,8 @@ type Session struct {
 	routes    *LocRIB
 	conn      net.Conn
 	reader    *bufio.Reader
-	buf       [message.MaxSize]byte // of the reader
-	restarted bool                  // for the OPEN
+	restarted bool  // for the OPEN
+	resumed   *Kept // nil: a new session
 
 	state   State
 	remote  message.Open
@@ -58,6 +60,8 @@ type Session struct {
 	refreshed [message.Families]atomic.Bool
 	refresh   wake.Signal   // a family is to be sent again
 	reading   chan struct{} // closed at the end of the reading goroutine; nil before its start
+	readErr   error         // its end
+	stopped   atomic.Bool   // it is to end
 }
 
 // New returns a session on a connection, which it owns. restarted says that the router may have
@@ -84,18 +88,29 @@ var errRestart = context.Canceled
 // restarts: a router with graceful restart keeps the routes. Run returns how long the session was
 // established, 0 if it never was, and why it ended.
 func (s *Session) Run(ctx context.Context) (up time.Duration, err error) {
-	release := interrupt(ctx, s.conn.SetDeadline)
-	err = parallel.Recovered(s.handshake)
-	release()
+	if s.resumed == nil {
+		release := interrupt(ctx, s.conn.SetDeadline)
+		err = parallel.Recovered(s.handshake)
+		release()
+	}
 	if err == nil && ctx.Err() == nil {
-		release = interrupt(ctx, s.conn.SetWriteDeadline)
+		release := interrupt(ctx, s.conn.SetWriteDeadline)
 		err = parallel.Recovered(func() error { return s.established(ctx) })
 		release()
 	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	s.close(err)
+	var kept Kept
+	handOver := false
+	if errors.Is(err, ErrHandOver) {
+		kept, handOver = s.handOver()
+	}
+	if handOver {
+		s.owner.HandOver(s.conn, kept)
+	} else {
+		s.close(err)
+	}
 	if !s.upSince.IsZero() {
 		up = max(time.Since(s.upSince), 1)
 	}

@@ -71,6 +71,8 @@ func (r *running) Attributes() message.PathAttributes { return message.PathAttri
 
 func (r *running) AttributesChanged() <-chan struct{} { return nil }
 
+func (r *running) HandOver(net.Conn, Kept) {}
+
 func (r *running) KeepsRoutes(keeps bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,21 +7,21 @@ import (
 	"github.com/ironvip/ironvip/announce/bgp/message"
 )
 
-// State is the state of a session (RFC 4271, 8.2.2). Active doesn't occur: this speaker doesn't
-// listen.
+// State is the state of a session (RFC 4271, 8.2.2).
 type State uint8
 
 // The states of a session.
 const (
 	Idle        State = iota // waits for the next attempt
 	Connect                  // opens the connection
+	Active                   // waits for the router's connection
 	OpenSent                 // waits for the router's OPEN
 	OpenConfirm              // waits for the router's confirmation
 	Established
 )
 
 func (s State) String() string {
-	return [...]string{"idle", "connect", "open sent", "open confirm", "established"}[s]
+	return [...]string{"idle", "connect", "active", "open sent", "open confirm", "established"}[s]
 }
 
 // Status is the state of a session, and what it has negotiated.

@@ -58,7 +58,7 @@ func TestDial(t *testing.T) {
 		if router.Is6() {
 			own = message.IPv6
 		}
-		if hops := NextHops(c, true); hops[own] != router || router.Is6() && hops[message.IPv4] != router {
+		if hops := NextHops(c, "", true); hops[own] != router || router.Is6() && hops[message.IPv4] != router {
 			t.Errorf("next hops %v of %v", hops, router)
 		}
 		c.Close()

@@ -1,0 +1,79 @@
+package session
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/bgp/bgptest"
+	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+)
+
+// keeper owns a session that is handed over.
+type keeper struct {
+	*running
+	conn net.Conn
+	kept Kept
+}
+
+func (k *keeper) HandOver(c net.Conn, kept Kept) { k.conn, k.kept = c, kept }
+
+// tcp returns both ends of a connection.
+func tcp(t *testing.T) (ours, theirs net.Conn) {
+	t.Helper()
+	l := must.Get(net.Listen("tcp6", "[::1]:0"))(t)
+	defer l.Close()
+	ours = must.Get(net.Dial("tcp6", l.Addr().String()))(t)
+	return ours, must.Get(l.Accept())(t)
+}
+
+// A session goes on in the next process, from the middle of a message of the router. The routes are sent again, and those that
+// are gone are withdrawn when the others are complete.
+func TestHandOver(t *testing.T) {
+	ours, theirs := tcp(t)
+	router := bgptest.NewConn(t, theirs)
+	settings := Settings{BGPPeer: announce.BGPPeer{ASN: 65000, LocalASN: 65010}, RouterID: netip.MustParseAddr("10.0.0.2")}
+	run := func(k *keeper, s *Session) (end func() error) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := s.Run(ctx)
+			ended <- err
+		}()
+		return func() error { cancel(ErrHandOver); return <-ended }
+	}
+	begin := func(prefixes ...string) (*keeper, func(), *table.Table[netip.Prefix, netip.Prefix]) {
+		routes := announce.NewPrefixes()
+		ready := routes.Initializer()
+		for _, p := range prefixes {
+			routes.Set(netip.MustParsePrefix(p))
+		}
+		return &keeper{running: &running{t: t, routes: routes, up: make(chan struct{})}}, ready, routes
+	}
+	k, ready, routes := begin("fd96::1/128", "fd96::2/128")
+	ready()
+	end := run(k, New(settings, ours, false, NewLocRIB(routes), k))
+	router.Establish(bgptest.Open())
+	router.Expect("+fd96::1/128 +fd96::2/128", "EOR 4", "EOR 6")
+	refresh := []byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x17\x05\x00\x02\x00\x01")
+	router.Send(append(message.AppendKeepalive(refresh), refresh[:20]...)) // a refresh, a KEEPALIVE, and a part of a refresh
+	router.Expect("+fd96::1/128 +fd96::2/128")
+	expect.Is(t, end(), ErrHandOver)
+	must.True(t, k.conn != nil, "the session was not handed over")
+
+	next, ready, routes := begin("fd96::2/128")
+	end = run(next, Resume(settings, k.conn, k.kept, NewLocRIB(routes), next))
+	router.Expect("+fd96::2/128")
+	ready()
+	router.Expect("-fd96::1/128", "EOR 4", "EOR 6")
+	router.Send(refresh[20:])
+	router.Expect("+fd96::2/128")
+	expect.Is(t, end(), ErrHandOver)
+	expect.Len(t, next.kept.Prefixes, 1, "the prefixes that the router has")
+	next.conn.Close()
+}
