@@ -13,6 +13,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +32,10 @@ const eventRejected = "hook_rejected"
 
 // maxRejections is how often a webhook may reject one document, in about five minutes.
 const maxRejections = 10
+
+// notOfTheDocument are the statuses of the class 4xx that another configuration of the webhook, or another time, can change.
+var notOfTheDocument = []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusProxyAuthRequired, http.StatusRequestTimeout,
+	http.StatusMisdirectedRequest, http.StatusTooEarly, http.StatusTooManyRequests}
 
 // rejection is an answer that says that the request will never be accepted.
 type rejection struct{ status string }
@@ -192,7 +197,7 @@ func post(ctx context.Context, c *Config, client *http.Client, body []byte) (out
 	switch code := answer.StatusCode; {
 	case code/100 == 2:
 		return "", nil
-	case code/100 == 4 && code != http.StatusRequestTimeout && code != http.StatusTooManyRequests:
+	case code/100 == 4 && !slices.Contains(notOfTheDocument, code):
 		return string(start), rejection{answer.Status}
 	default:
 		return string(start), fmt.Errorf("the webhook answered %s", answer.Status)

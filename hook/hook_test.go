@@ -230,7 +230,7 @@ func TestRejectedDocuments(t *testing.T) {
 		tries[id]++
 		status := map[string]int{"2": http.StatusBadRequest, "pager": http.StatusUnprocessableEntity}[id]
 		if id == "3" && tries[id] <= 3*maxRejections {
-			status = [...]int{http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusInternalServerError}[tries[id]%3]
+			status = [...]int{http.StatusTooManyRequests, http.StatusUnauthorized, http.StatusInternalServerError}[tries[id]%3]
 		}
 		if status == 0 {
 			return true
