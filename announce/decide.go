@@ -3,6 +3,8 @@ package announce
 import (
 	"net/netip"
 	"time"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // decide computes the announcement of one VIP from everything known of it. It costs O(hosts that
@@ -16,7 +18,10 @@ func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
 		e.best = time.Time{}
 		here = e.here && e.mode != Off && d.routes(addr, v.services, now)
 	}
-	a := Announcement{Addr: addr, Here: here, Policy: e.policy, Services: v.services}
+	a := Announcement{Addr: addr, Here: here, Policy: e.policy, Services: v.services, Route: e.route, Updated: e.last.Updated}
+	if a.Route != e.last.Route {
+		a.Updated = vip.InstantOf(now)
+	}
 	if e.here {
 		a.Mode = e.mode
 	}

@@ -59,10 +59,11 @@ type peer struct {
 type entry struct {
 	score    float64 // of this host
 	claims   []claim // of others, in no order; as many as hosts have the VIP
-	reason   string  // of Eligible, as are services, mode and policy
+	reason   string  // of Eligible, as are services, mode, policy and route
 	services int
 	mode     Mode
 	policy   Policy
+	route    Route
 	here     bool // a VIP of this host
 	known    bool // some host has announced it
 
@@ -75,7 +76,7 @@ type entry struct {
 func (e *entry) owned() bool { return e.last.Here && e.last.Mode == L2 }
 
 func (e *entry) eligible(addr netip.Addr) Eligible {
-	return Eligible{Addr: addr, Mode: e.mode, Policy: e.policy, Services: e.services, Reason: e.reason}
+	return Eligible{Addr: addr, Mode: e.mode, Policy: e.policy, Services: e.services, Reason: e.reason, Route: e.route}
 }
 
 type claim struct {
@@ -150,7 +151,7 @@ func (d *Decider) SetEligible(v Eligible) {
 	if e.here && e.eligible(v.Addr) == v {
 		return
 	}
-	e.here, e.mode, e.policy, e.services, e.reason = true, v.Mode, v.Policy, v.Services, intern(v.Reason)
+	e.here, e.mode, e.policy, e.services, e.reason, e.route = true, v.Mode, v.Policy, v.Services, intern(v.Reason), v.Route
 	d.todo.Add(v.Addr)
 }
 

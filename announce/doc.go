@@ -14,6 +14,7 @@
 //	types.go    the vocabulary
 //	settings.go the settings that the agent sends
 //	rank.go     the order of the hosts for a VIP
+//	route.go    what the routes of a VIP carry
 //	decider.go  the inputs of the decision, and what is to be decided again
 //	decide.go   the decision for one VIP
 //	why.go      its reason in words

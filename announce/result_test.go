@@ -1,11 +1,13 @@
 package announce
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/vip"
 )
 
 func TestResultAtASession(t *testing.T) {
@@ -29,8 +31,56 @@ func TestResultAtASession(t *testing.T) {
 		"not sent":            {with(func(p *Peer) { p.Sending = late }), "10.96.0.1", late.Add(time.Second), StateWaiting, "the router has not read what this host sends", late.Add(time.Second)},
 		"nothing is sent yet": {with(func(p *Peer) { p.Sending = p.Since }), "10.96.0.1", early, StateWaiting, "the router has not read what this host sends", up.Since},
 	} {
-		got := c.p.Result(&Announcement{Addr: netip.MustParseAddr(c.vip), Mode: BGP, Here: true, Since: c.since})
+		got, _ := c.p.Result(&Announcement{Addr: netip.MustParseAddr(c.vip), Mode: BGP, Here: true, Since: c.since})
 		expect.Equal(t, got, Announced{Place: Place{netip.MustParseAddr(c.vip), "10.0.0.254"}, State: c.state, Reason: c.reason, Since: c.at}, "%s", name)
+	}
+}
+
+// A router gets the routes of the policy, and a VIP without one there is excluded. An aggregate stands for its VIPs.
+func TestSentByPolicy(t *testing.T) {
+	policy := func(change func(*RoutePolicy)) Route {
+		p := RoutePolicy{From: "pool \"web\""}
+		change(&p)
+		return Route{Policy: p.Text(), Backends: 2}
+	}
+	aggregated := func(p *RoutePolicy, peers ...string) {
+		p.Aggregate = netip.MustParsePrefix("10.96.0.0/24")
+		p.Aggregated = (&RoutePolicy{From: "pool", RouteKeys: RouteKeys{MED: new(uint32(7)), Peers: peers}}).Text()
+	}
+	up := Peer{PeerKey: PeerKey{BGPSession, "r1"}, Up: true, Routes: RouteKeys{Communities: []string{"1:1"}, LocalPref: new(uint32(300)), Prepend: new(3)}}
+	draining, internal, down, unread := up, up, up, up
+	draining.Draining, internal.IBGP, down.Up, down.Reason = true, true, false, "refused"
+	unread.Sending = time.Unix(1000, 0)
+	excluded := `excluded: peers of pool "web" does not name this router []`
+	for name, c := range map[string]struct {
+		p    Peer
+		r    Route
+		want string
+	}{
+		"no policy":     {up, Route{}, "announced:  [10.96.0.1/32  {[1:1] 0 0 3 0}]"},
+		"inside the AS": {internal, Route{}, "announced:  [10.96.0.1/32  {[1:1] 0 300 0 0}]"},
+		"draining":      {draining, Route{}, "announced:  [10.96.0.1/32  {[1:1 graceful-shutdown] 0 0 3 0}]"},
+		"keys": {up, policy(func(p *RoutePolicy) {
+			p.Communities, p.Prepend, p.LinkBandwidth, p.MED = []string{}, new(0), LinkBandwidthBackends, new(uint32(5))
+		}), `announced:  [10.96.0.1/32 pool "web" {[] 5 0 0 250000}]`},
+		"named":                 {up, policy(func(p *RoutePolicy) { p.Peers = []string{"r2", "r1"} }), `announced:  [10.96.0.1/32 pool "web" {[1:1] 0 0 3 0}]`},
+		"others are named":      {up, policy(func(p *RoutePolicy) { p.Peers = []string{"r2"} }), excluded},
+		"and the session is no": {down, policy(func(p *RoutePolicy) { p.Peers = []string{"r2"} }), excluded},
+		"down":                  {down, policy(func(p *RoutePolicy) { p.Peers = []string{"r1"} }), `waiting: refused [10.96.0.1/32 pool "web" {[1:1] 0 0 3 0}]`},
+		"aggregate":             {up, policy(func(p *RoutePolicy) { aggregated(p) }), `announced:  [10.96.0.1/32 pool "web" {[1:1] 0 0 3 0} 10.96.0.0/24 pool {[1:1] 7 0 3 0}]`},
+		"aggregate alone":       {up, policy(func(p *RoutePolicy) { aggregated(p); p.HostRoutes = new(false) }), `announced:  [10.96.0.0/24 pool {[1:1] 7 0 3 0}]`},
+		"aggregate elsewhere":   {up, policy(func(p *RoutePolicy) { aggregated(p, "r2"); p.HostRoutes = new(false) }), excluded},
+		"aggregate here": {up, policy(func(p *RoutePolicy) { aggregated(p, "r1"); p.Peers = []string{"r2"} }),
+			`announced:  [10.96.0.0/24 pool {[1:1] 7 0 3 0}]`},
+		"not sent yet": {unread, policy(func(p *RoutePolicy) {}), `waiting: the router has not read what this host sends [10.96.0.1/32 pool "web" {[1:1] 0 0 3 0}]`},
+	} {
+		n := Announcement{Addr: netip.MustParseAddr("10.96.0.1"), Mode: BGP, Here: true, Since: time.Unix(500, 0), Route: c.r, Updated: vip.InstantOf(time.Unix(1000, 0))}
+		r, sent := c.p.Result(&n)
+		var routes []string
+		for _, s := range sent {
+			routes = append(routes, fmt.Sprint(s.Prefix, " ", s.From, " ", s.RouteAttributes))
+		}
+		expect.Equal(t, fmt.Sprintf("%s: %s %v", r.State, r.Reason, routes), c.want, "%s", name)
 	}
 }
 
@@ -53,6 +103,9 @@ func TestOutcome(t *testing.T) {
 		{BGP, []Announced{b, a, b}, StateAnnounced, ""},
 		{BGP, []Announced{b, at("c", StateWaiting, "no route")}, StateWaiting, "b: silence"},
 		{L2, []Announced{a, conflict}, StateConflict, "eth0: 02:00:00:00:00:01 has it"},
+		{BGP, []Announced{at("c", StateExcluded, "not named"), at("a", StateExcluded, "not named")}, StateWaiting, "a: not named; c: not named"},
+		{BGP, []Announced{at("a", StateExcluded, "not named"), b}, StateWaiting, "b: silence; a: not named"},
+		{BGP, []Announced{at("c", StateExcluded, "not named"), a}, StateAnnounced, ""},
 		{L2, []Announced{at("eth0", "probing", "")}, "probing", "eth0: "},
 	} {
 		state, reason := Outcome(c.mode, c.places)

@@ -42,8 +42,9 @@ type Pool struct {
 	Mode  Mode           `json:"mode"`
 	CIDRs []netip.Prefix `json:"cidrs"`
 	// The following are this host's own. The agent applies them, and they are not sent to the announcer.
-	Policy      Policy `json:"-"`
-	MinBackends Least  `json:"-"`
+	Policy      Policy     `json:"-"`
+	MinBackends Least      `json:"-"`
+	Routes      PoolRoutes `json:"-"` // of BGP
 }
 
 // Least is how many backends of a service must be usable before this host may announce its VIPs. The zero value is one.
@@ -86,10 +87,13 @@ type BGPPeer struct {
 	// needs the same setting.
 	TTLSecurity bool
 
-	// Of the routes. A change of these alone keeps the session, as does one of BFD.
-	Communities []string
-	MED         uint32 // 0: not sent, which means the same
-	LocalPref   uint32 // iBGP only; 0: the usual 100
+	// Of the routes, as in RouteKeys: the defaults of what pools choose. A change of these alone keeps the session, as
+	// does one of BFD.
+	Communities   []string
+	MED           *uint32
+	LocalPref     *uint32
+	Prepend       *int
+	LinkBandwidth string
 
 	BFDInterval   time.Duration // 0: no BFD
 	BFDMultiplier int
@@ -114,6 +118,11 @@ func (p *BGPPeer) Name() string {
 func (p BGPPeer) Of(router netip.Addr) BGPPeer {
 	p.Peer, p.PeerRange, p.PeerLimit = router, netip.Prefix{}, 0
 	return p
+}
+
+// Routes returns the keys of the routes.
+func (p *BGPPeer) Routes() RouteKeys {
+	return RouteKeys{Communities: p.Communities, MED: p.MED, LocalPref: p.LocalPref, Prepend: p.Prepend, LinkBandwidth: p.LinkBandwidth}
 }
 
 // IBGP reports whether the router is in the same AS.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // Mode is how a VIP is announced.
@@ -67,6 +68,7 @@ type Eligible struct {
 	Services int
 	// Reason is why Services is 0, or less than the VIP has; else "".
 	Reason string
+	Route  Route // of mode BGP
 }
 
 // KeyOfEligible returns the key of a row.
@@ -111,6 +113,8 @@ type Announcement struct {
 	// fewer than two.
 	Ranking string
 	Since   time.Time // of Here and Owner
+	Route   Route
+	Updated vip.Instant // of Route
 	// New says that no host has announced the VIP before, as far as this host knows.
 	New bool
 }
@@ -118,9 +122,14 @@ type Announcement struct {
 // KeyOfAnnouncement returns the key of a row.
 func KeyOfAnnouncement(a *Announcement) netip.Addr { return a.Addr }
 
-// NewPrefixes returns an empty table of prefixes, which the speakers of routes follow.
+// NewPrefixes returns an empty table of prefixes, which the speaker of package routes follows.
 func NewPrefixes() *table.Table[netip.Prefix, netip.Prefix] {
 	return table.New(new(table.Clock), func(p *netip.Prefix) netip.Prefix { return *p }, func(a, b netip.Prefix) bool { return a == b })
+}
+
+// NewPrefixRoutes returns an empty table of routes, which the speaker of package bgp follows.
+func NewPrefixRoutes() *table.Table[netip.Prefix, PrefixRoute] {
+	return table.New(new(table.Clock), KeyOfPrefixRoute, func(a, b PrefixRoute) bool { return a == b })
 }
 
 // Place is where a VIP is announced: an interface at layer 2, a session with a router, or the routing table.
@@ -188,6 +197,8 @@ type Peer struct {
 	// Sending is when everything had been sent for the last time, while something waits for the router to read; zero: nothing
 	// waits.
 	Sending time.Time
+	Routes  RouteKeys // the router's own
+	IBGP    bool
 }
 
 // KeyOfPeer returns the key of a row.

@@ -157,3 +157,29 @@ func TestForgetNode(t *testing.T) {
 		}
 	}
 }
+
+// A VIP names the policy of its routes, and each router the routes that it gets. A router that gets none is excluded.
+func TestRoutesOfAnAnnouncement(t *testing.T) {
+	rig := newAnnounceRig()
+	rig.Peers.Set(announce.Peer{PeerKey: announce.PeerKey{Kind: announce.BGPSession, Name: "10.0.0.253"}, State: "established", Up: true, Since: time.Unix(1000, 0),
+		Routes: announce.RouteKeys{MED: new(uint32(9))}, IBGP: true})
+	p := announce.RoutePolicy{From: "pool \"web\", match 1 (tier=gold)", RouteKeys: announce.RouteKeys{Communities: []string{"1:2:3"}, LinkBandwidth: announce.LinkBandwidthBackends, Peers: []string{"10.0.0.253"}}}
+	rig.Announcements.Set(announce.Announcement{Addr: netip.MustParseAddr("192.0.2.20"), Mode: announce.BGP, Here: true, Services: 1, Since: time.Unix(500, 0),
+		Route: announce.Route{Policy: p.Text(), Backends: 2}})
+	r := newRig(t, func(d *Deps) { rig.use(&d.Nodes) })
+	var got v1.Announcement
+	a := r.ask("GET", v1.AnnouncementPath("192.0.2.20"), "")
+	if err := json.Unmarshal(a.body, &got); err != nil {
+		t.Fatal(err, string(a.body))
+	}
+	expect.Equal(t, got.State+" by "+got.Policy, "announced by pool \"web\", match 1 (tier=gold)")
+	expect.Equal(t, fmt.Sprintf("%s %+v", got.Places[0].State, got.Places[0].Routes),
+		`announced [{Prefix:192.0.2.20/32 Policy:pool "web", match 1 (tier=gold) Communities:[1:2:3] MED:9 LocalPref:100 Prepend:0 LinkBandwidth:250000}]`)
+	expect.Equal(t, fmt.Sprintf("%s %s %v", got.Places[1].At, got.Places[1].State, got.Places[1].Routes), "10.0.0.254 excluded []")
+	// Without the session of the router that is named, the VIP waits although another one could be up.
+	rig.Peers.Delete(announce.PeerKey{Kind: announce.BGPSession, Name: "10.0.0.253"})
+	rig.Peers.Set(announce.Peer{PeerKey: announce.PeerKey{Kind: announce.BGPSession, Name: "10.0.0.254"}, State: "established", Up: true})
+	got = v1.Announcement{}
+	_ = json.Unmarshal(r.ask("GET", v1.AnnouncementPath("192.0.2.20"), "").body, &got)
+	expect.Equal(t, got.State+": "+got.Reason, `waiting: 10.0.0.254: peers of pool "web", match 1 (tier=gold) does not name this router`)
+}

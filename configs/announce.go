@@ -54,9 +54,7 @@ type BGPPeer struct {
 	LocalASN     int          `toml:"local_asn"`
 	PasswordFile string       `toml:"password_file"`
 	BFD          string       `toml:"bfd"` // "3x100ms"; "": off
-	Communities  []string     `toml:"communities"`
-	MED          int          `toml:"med"`
-	LocalPref    int          `toml:"local_pref"`
+	BGPRoute                  // the defaults of pools
 	Multihop     int          `toml:"multihop"`
 	TTLSecurity  bool         `toml:"ttl_security"`
 
@@ -132,7 +130,7 @@ func (c *Config) AnnouncePool(p *Pool) announce.Pool {
 		least = *p.MinBackends
 	}
 	return announce.Pool{Name: p.Name, Mode: c.AnnounceMode(p), CIDRs: p.CIDRs,
-		Policy: announce.Policy{Priority: uint8(priority), Standby: standby}, MinBackends: least.Least}
+		Policy: announce.Policy{Priority: uint8(priority), Standby: standby}, MinBackends: least.Least, Routes: c.poolRoutes(p)}
 }
 
 // Announces reports whether any pool is announced by one of the modes; without modes, by any.
@@ -182,6 +180,7 @@ func (c *Config) checkAnnounce(doc *tomlfile.Checker) {
 			seen[r.Name()] = i
 		}
 	}
+	c.checkPoolRoutes(doc)
 	if !c.Announces() {
 		return
 	}
@@ -234,10 +233,7 @@ func (b *BGPPeer) check(t *tomlfile.Checker) {
 	b.checkSocket(t, onLink)
 	checkASN(t, "asn", b.ASN)
 	checkASN(t, "local_asn", b.LocalASN)
-	between(t, "med", b.MED, 0, maxASN)
-	if between(t, "local_pref", b.LocalPref, 0, maxASN); b.LocalPref != 0 && b.ASN != b.LocalASN {
-		t.Bad("local_pref", "remove it", "is for a router of the same AS, and asn and local_asn differ")
-	}
+	b.BGPRoute.check(t, b.ASN == b.LocalASN, b.ASN != b.LocalASN)
 	if between(t, "multihop", b.Multihop, 0, 255); b.Multihop > 1 && (onLink || b.Interface != "") {
 		t.Bad("multihop", "remove it, or write an address that is not link-local", "the router is on the same link")
 	}
@@ -250,14 +246,6 @@ func (b *BGPPeer) check(t *tomlfile.Checker) {
 		}
 		if !ok || err != nil || b.bfdMultiplier < 1 || b.bfdMultiplier > 255 || b.bfdInterval < MinHeartbeat || b.bfdInterval > MaxHeartbeat {
 			t.Bad("bfd", `write "3x100ms": a multiplier of 1 to 255 and an interval of 10ms to 10s`, "%s is not the detection of a session", strict.Quote(b.BFD))
-		}
-	}
-	if n := len(b.Communities); n > maxCommunities {
-		t.Bad("communities", "remove some", "%d communities are more than %d", n, maxCommunities)
-	}
-	for i, community := range b.Communities {
-		if _, err := message.ParseCommunity(community); err != nil {
-			t.Bad(strict.Index("communities", i), `write "65010:100", or a name such as "no-export"`, "%s is not a community", strict.Quote(community))
 		}
 	}
 }
@@ -302,8 +290,7 @@ func checkASN(t *tomlfile.Checker, key string, asn int) {
 }
 
 const (
-	maxCommunities = 64 // they and a prefix must fit into one message
-	maxPassword    = 80 // bytes; the kernel's TCP_MD5SIG_MAXKEYLEN
+	maxPassword = 80 // bytes; the kernel's TCP_MD5SIG_MAXKEYLEN
 
 	defaultPort      = 179
 	defaultPeerLimit = 100
@@ -389,7 +376,9 @@ func (a *Announce) Routers() ([]announce.BGPPeer, error) {
 
 // router returns the settings of the router, without its password.
 func (b *BGPPeer) router() announce.BGPPeer {
-	r := announce.BGPPeer{Interface: b.Interface, PeerRange: b.PeerRange, VRF: b.VRF, Port: defaultPort, Passive: b.Passive || b.PeerRange.IsValid(), ASN: uint32(b.ASN), LocalASN: uint32(b.LocalASN), Communities: b.Communities, MED: uint32(b.MED), LocalPref: uint32(b.LocalPref),
+	k := b.keys()
+	r := announce.BGPPeer{Interface: b.Interface, PeerRange: b.PeerRange, VRF: b.VRF, Port: defaultPort, Passive: b.Passive || b.PeerRange.IsValid(), ASN: uint32(b.ASN), LocalASN: uint32(b.LocalASN),
+		Communities: k.Communities, MED: k.MED, LocalPref: k.LocalPref, Prepend: k.Prepend, LinkBandwidth: k.LinkBandwidth,
 		Multihop: b.Multihop, TTLSecurity: b.TTLSecurity, BFDInterval: b.bfdInterval, BFDMultiplier: b.bfdMultiplier}
 	if b.Peer != nil {
 		r.Peer = *b.Peer

@@ -2,8 +2,6 @@ package configs
 
 import (
 	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/ironvip/ironvip/health"
@@ -74,14 +72,8 @@ type Dataplane struct {
 
 // Serves reports whether a host with these settings serves a service.
 func (d *Dataplane) Serves(s *vip.Service) bool {
-	if len(d.Namespaces) > 0 && !slices.Contains(d.Namespaces, s.Key.Namespace) {
-		return false
-	}
-	return !slices.ContainsFunc(d.Labels, func(label string) bool {
-		key, want, valued := strings.Cut(label, "=")
-		value, has := s.Labels[key]
-		return !has || valued && value != want
-	})
+	selector := vip.Selector{Namespaces: d.Namespaces, Labels: d.Labels}
+	return selector.Selects(s.Key, s.Labels)
 }
 
 // The modes of the dataplane.
@@ -148,6 +140,8 @@ type Pool struct {
 	Priority    *int   `toml:"announce_priority"`
 	Standby     *bool  `toml:"announce_standby"`
 	MinBackends *Least `toml:"announce_min_backends"`
+
+	BGP PoolBGP `toml:"bgp"`
 }
 
 // Quota bounds what the services of one namespace may hold.

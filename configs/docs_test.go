@@ -67,7 +67,9 @@ func TestReferencePagesAreComplete(t *testing.T) {
 		sourceKeys = append(sourceKeys, strict.Keys(typ.new())...)
 	}
 	slices.Sort(sourceKeys)
-	lists := slices.Concat(strict.Keys(Pool{}), strict.Keys(Quota{}), strict.Keys(BGPPeer{}), strict.Keys(APIRole{}), strict.Keys(Hook{}), slices.Compact(sourceKeys))
+	routeKeys := slices.Concat(strict.Keys(PoolBGP{}), strict.Keys(BGPMatch{}))
+	slices.Sort(routeKeys)
+	lists := slices.Concat(strict.Keys(Pool{}), slices.Compact(routeKeys), strict.Keys(Quota{}), strict.Keys(BGPPeer{}), strict.Keys(APIRole{}), strict.Keys(Hook{}), slices.Compact(sourceKeys))
 	for _, test := range []struct {
 		page, heading string
 		want          []string

@@ -62,11 +62,7 @@ func (c *Config) checkDataplane(t *tomlfile.Checker) {
 		t.Bad("role", `set dataplane.mode to "auto" or "ipvs"`, "a real server needs the kernel: dataplane.mode %q has no part in direct routing and tunnels", d.Mode)
 	}
 	t.List("namespaces", d.Namespaces, t.Label)
-	t.List("labels", d.Labels, func(key, label string) {
-		if name, _, _ := strings.Cut(label, "="); name == "" {
-			t.Bad(key, `write "tier=web", or "tier" for any value`, "%s is not a label", strict.Quote(label))
-		}
-	})
+	checkLabels(t, d.Labels)
 	t.Between("resync_interval", d.ResyncInterval, MinResyncInterval, MaxResyncInterval, `use "1s" to "24h"`)
 	t.Between("hard_stop_after", d.HardStopAfter, 0, MaxHardStopAfter, `use "0s" to "168h"`)
 	t.Choice("sk_lookup", d.SkLookup, SkLookupAuto, SkLookupNever)
@@ -86,6 +82,15 @@ func (c *Config) checkDataplane(t *tomlfile.Checker) {
 	} else if d.Device == "lo" {
 		t.Bad("device", fmt.Sprintf("use %q", DefaultDevice), `"lo" is the host's own; ironvip wants a device to itself`)
 	}
+}
+
+// checkLabels requires labels that select services.
+func checkLabels(t *tomlfile.Checker, labels []string) {
+	t.List("labels", labels, func(key, label string) {
+		if name, _, _ := strings.Cut(label, "="); name == "" {
+			t.Bad(key, `write "tier=web", or "tier" for any value`, "%s is not a label", strict.Quote(label))
+		}
+	})
 }
 
 func (c *Config) checkIPAM(t *tomlfile.Checker) {

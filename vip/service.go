@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -109,6 +110,24 @@ type Service struct {
 	Relay *ProxySettings // shared and immutable; nil: the defaults
 
 	Hostnames Hostnames // DNS names besides those that follow from Key
+}
+
+// Selector selects services. Its zero value selects all.
+type Selector struct {
+	Namespaces []string // of the services; empty: all
+	Labels     []string // "key" or "key=value", that a service has all of
+}
+
+// Selects reports whether a service with the key and labels is selected.
+func (s *Selector) Selects(key ServiceKey, labels map[string]string) bool {
+	if len(s.Namespaces) > 0 && !slices.Contains(s.Namespaces, key.Namespace) {
+		return false
+	}
+	return !slices.ContainsFunc(s.Labels, func(label string) bool {
+		name, want, valued := strings.Cut(label, "=")
+		value, has := labels[name]
+		return !has || valued && value != want
+	})
 }
 
 // Settings are the fields of a service that have a single value. They are comparable, so a new field

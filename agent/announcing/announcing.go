@@ -40,6 +40,7 @@ type Options struct {
 	Balancers func() int
 	Host      table.Reader[struct{}, hostnet.Snapshot]
 	Applied   table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
+	Services  table.Reader[vip.ServiceKey, vip.Service]
 	Synced    <-chan struct{} // of the reconciler
 	Healthy   func() bool     // the dataplane works
 	// Forwards reports whether the dataplane forwards without the agent. A change needs a Reload.
@@ -80,7 +81,7 @@ func New(o Options) *Announcing {
 		Eligible: table.New(o.Clock, announce.KeyOfEligible, func(a, b announce.Eligible) bool { return a == b }),
 	}
 	a.counts = newCounts(a.Tables)
-	a.stage = eligible.New(eligible.Options{Applied: o.Applied, Synced: o.Synced, Healthy: o.Healthy, Eligible: a.Eligible,
+	a.stage = eligible.New(eligible.Options{Applied: o.Applied, Services: o.Services, Synced: o.Synced, Healthy: o.Healthy, Eligible: a.Eligible,
 		Pools: func() ([]announce.Pool, <-chan struct{}) {
 			s, changed := a.Settings()
 			return s.Pools, changed

@@ -27,6 +27,7 @@ import (
 	"github.com/ironvip/ironvip/test/problemtest"
 	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
 )
 
 type bench struct {
@@ -60,7 +61,7 @@ func newBench(t *testing.T, fleet bool, text string) *bench {
 	hosts.Set(host)
 	b.network = hosts
 	b.Announcing = New(Options{Config: func() *configs.Config { return b.cfg }, Store: records, Fleet: fleet, Balancers: func() int { return b.hosts }, Host: hosts,
-		Applied: table.New(clock, reconcile.KeyOfApplied, nil), Synced: make(chan struct{}), Healthy: func() bool { return true }, Forwards: func() bool { return true },
+		Applied: table.New(clock, reconcile.KeyOfApplied, nil), Services: table.New(clock, vip.KeyOfService, nil), Synced: make(chan struct{}), Healthy: func() bool { return true }, Forwards: func() bool { return true },
 		Clock: clock, Events: event.NewLog(100, time.Now), Log: slog.New(slog.DiscardHandler)})
 	close(b.known)
 	return b

@@ -123,7 +123,8 @@ func (a *Announcing) look(x *results, todo map[netip.Addr]struct{}, sessions map
 			}
 			if n.Mode == announce.BGP {
 				for _, p := range sessions {
-					places = append(places, p.Result(&n))
+					r, _ := p.Result(&n)
+					places = append(places, r)
 				}
 			}
 			state, reason := announce.Outcome(n.Mode, places)

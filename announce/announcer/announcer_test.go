@@ -43,10 +43,10 @@ func (f *fakeOutput) lock() func() { f.mu.Lock(); return f.mu.Unlock }
 
 func (f *fakeOutput) configure(*announce.Settings) error { return nil }
 
-func (f *fakeOutput) set(addr netip.Addr, here, probe bool) {
+func (f *fakeOutput) set(_, now *announce.Announcement, probe bool) {
 	defer f.lock()()
-	if delete(f.has, addr); here {
-		f.has[addr] = probe
+	if delete(f.has, now.Addr); now.Here {
+		f.has[now.Addr] = probe
 	}
 }
 
@@ -267,8 +267,8 @@ type ordered struct {
 	calls []string
 }
 
-func (o *ordered) set(addr netip.Addr, here, probe bool) {
-	o.calls = append(o.calls, fmt.Sprintf("set %s %v", addr, here))
+func (o *ordered) set(_, now *announce.Announcement, _ bool) {
+	o.calls = append(o.calls, fmt.Sprintf("set %s %v", now.Addr, now.Here))
 }
 
 func (o *ordered) act(bool) { o.calls = append(o.calls, "act") }

@@ -3,6 +3,7 @@ package announcer
 import (
 	"cmp"
 	"context"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -14,11 +15,12 @@ import (
 	"github.com/ironvip/ironvip/announce/bgp/session"
 )
 
-// bgpOutput announces VIPs to routers, one host route for each, and ends sessions when BFD reports
-// a failed path.
+// bgpOutput announces VIPs to routers, by a host route for each, by aggregates, or both, and ends sessions when
+// BFD reports a failed path.
 type bgpOutput struct {
-	routeSet
-	rib    *session.LocRIB // of routeSet
+	routeSet[announce.PrefixRoute]
+	inAggregate map[netip.Prefix]int // how many announced VIPs an aggregate has
+
 	a      *Announcer
 	record string // the file of graceful restart
 	kept   Kept   // sessions of the earlier process, until the speakers begin
@@ -33,8 +35,7 @@ type bgpOutput struct {
 }
 
 func newBGP(a *Announcer, kept Kept, record string) *bgpOutput {
-	set := newRouteSet()
-	return &bgpOutput{routeSet: set, rib: session.NewLocRIB(set), a: a, kept: kept, record: record}
+	return &bgpOutput{routeSet: newRouteSet(announce.NewPrefixRoutes()), inAggregate: map[netip.Prefix]int{}, a: a, kept: kept, record: record}
 }
 
 func (o *bgpOutput) configure(s *announce.Settings) error {
@@ -60,7 +61,7 @@ func (o *bgpOutput) configure(s *announce.Settings) error {
 func (o *bgpOutput) begin(c bgp.Config) {
 	ctx, stop := context.WithCancel(context.Background())
 	c.Inherited = o.kept.BGP
-	o.speaker, o.stop = bgp.New(ctx, c, o.rib), stop
+	o.speaker, o.stop = bgp.New(ctx, c, o.routeSet), stop
 	o.bfd = bfd.New(bfd.Config{Log: o.a.log, Inherited: o.kept.BFD, Report: func(s bfd.Status) { o.a.mail.post(func() { o.pathChanged(s) }) }})
 	o.running.Go(func() {
 		if err := o.bfd.Run(ctx); err != nil && ctx.Err() == nil {
@@ -134,6 +135,7 @@ func (o *bgpOutput) rows() (all []announce.Peer) {
 		row := announce.Peer{PeerKey: announce.PeerKey{Kind: announce.BGPSession, Name: s.Peer}, State: s.State.String(), Up: s.State == session.Established,
 			Since: s.Since, Reason: s.Reason, Hint: s.Hint, Draining: s.Draining, Owned: s.Prefixes[message.IPv4] + s.Prefixes[message.IPv6],
 			Negotiated: s.Negotiated(), Lacks: s.Lacks, Sending: s.Sending}
+		row.Routes, row.IBGP = s.Config.Routes(), s.Config.IBGP()
 		if s.Address.IsValid() {
 			row.Address = s.Address.String()
 		}
@@ -163,6 +165,32 @@ func (o *bgpOutput) rows() (all []announce.Peer) {
 		all = append(all, announce.Peer{PeerKey: key, State: s.State.String(), Up: s.State == bfd.Up, Since: s.Since, Reason: s.Reason, Lost: s.Downs})
 	}
 	return all
+}
+
+// set makes the routes of a VIP those of now. New routes come first.
+func (o *bgpOutput) set(former, now *announce.Announcement, _ bool) {
+	var own, aggregate, formerOwn, formerAggregate announce.PrefixRoute
+	if now.Here {
+		own, aggregate = now.Route.For(now.Addr)
+	}
+	if former.Here {
+		formerOwn, formerAggregate = former.Route.For(former.Addr)
+	}
+	if aggregate.Prefix.IsValid() {
+		o.inAggregate[aggregate.Prefix]++
+		o.Set(aggregate)
+	}
+	if own.Prefix.IsValid() {
+		o.Set(own)
+	} else if formerOwn.Prefix.IsValid() {
+		o.Delete(formerOwn.Prefix)
+	}
+	if p := formerAggregate.Prefix; p.IsValid() {
+		if o.inAggregate[p]--; o.inAggregate[p] == 0 {
+			delete(o.inAggregate, p)
+			o.Delete(p)
+		}
+	}
 }
 
 func (o *bgpOutput) act(bool) {}

@@ -184,13 +184,13 @@ func (o *l2Output) remove() {
 	o.a.problems.set(gateProblem, err)
 }
 
-func (o *l2Output) set(addr netip.Addr, here, probe bool) {
+func (o *l2Output) set(_, now *announce.Announcement, probe bool) {
 	switch {
 	case o.speaker == nil: // the gate is closed, and the next speaker begins with what is announced then
-	case here:
-		o.a.problems.set(ownProblem, o.speaker.Own(addr, probe))
+	case now.Here:
+		o.a.problems.set(ownProblem, o.speaker.Own(now.Addr, probe))
 	default:
-		o.release = append(o.release, addr)
+		o.release = append(o.release, now.Addr)
 	}
 }
 

@@ -254,8 +254,8 @@ func TestNoSpeakerCollectsNoReleases(t *testing.T) {
 		h.settings.Interfaces = nil
 		h.start(nil)
 		for range 100 {
-			h.out.set(simVIP(1), true, false)
-			h.out.set(simVIP(1), false, false)
+			h.out.set(nil, &announce.Announcement{Addr: simVIP(1), Here: true}, false)
+			h.out.set(nil, &announce.Announcement{Addr: simVIP(1)}, false)
 			h.out.act(true)
 		}
 		expect.Equal(t, len(h.out.release), 0, "releases wait")

@@ -15,8 +15,9 @@ import (
 type output interface {
 	// configure starts, changes or stops the output. It is called with each change of the settings.
 	configure(s *announce.Settings) error
-	// set announces a VIP, or withdraws it. Probe says that no host has announced the VIP before.
-	set(addr netip.Addr, here, probe bool)
+	// set announces a VIP as of now, or withdraws it. Former is what it was announced as, and the zero value if it
+	// was not. Probe says that no host has announced the VIP before.
+	set(former, now *announce.Announcement, probe bool)
 	// act is called at the end of each step. Beat is set when this host is known to be well: an
 	// output that would be wrong on a host that is cut off stops without it.
 	act(beat bool)
@@ -59,21 +60,24 @@ func (m *mailbox) run() {
 // carry passes a changed announcement to the outputs. Former is its row before, and the zero value if
 // there was none.
 func (a *Announcer) carry(former, now announce.Announcement) {
-	was := former.Here
-	if was && (!now.Here || former.Mode != now.Mode) {
-		was = false
+	if former.Here && (!now.Here || former.Mode != now.Mode) {
 		a.stats.Transitions++
 		if o := a.outputs[former.Mode]; o != nil {
-			o.set(former.Addr, false, false)
+			o.set(&former, &announce.Announcement{Addr: former.Addr}, false)
 		}
+		former = announce.Announcement{}
 	}
-	if now.Here && !was {
-		probe := now.New && a.born[now.Addr]
+	if !now.Here || former.Here && former.Route == now.Route {
+		return
+	}
+	probe := false
+	if !former.Here {
+		probe = now.New && a.born[now.Addr]
 		delete(a.born, now.Addr)
 		a.stats.Transitions++
-		if o := a.outputs[now.Mode]; o != nil {
-			o.set(now.Addr, true, probe)
-		}
+	}
+	if o := a.outputs[now.Mode]; o != nil {
+		o.set(&former, &now, probe)
 	}
 }
 
@@ -104,24 +108,14 @@ func (a *Announcer) announces(modes ...announce.Mode) bool {
 	return false
 }
 
-// routeSet is the VIPs of an output as host routes: a table that its speaker follows.
-type routeSet struct {
-	*table.Table[netip.Prefix, netip.Prefix]
+// routeSet is the routes of an output: a table that its speaker follows.
+type routeSet[V any] struct {
+	*table.Table[netip.Prefix, V]
 	whole func() // the table is ready
 }
 
-func newRouteSet() routeSet {
-	t := announce.NewPrefixes()
-	return routeSet{t, t.Initializer()}
+func newRouteSet[V any](t *table.Table[netip.Prefix, V]) routeSet[V] {
+	return routeSet[V]{t, t.Initializer()}
 }
 
-func (r routeSet) set(addr netip.Addr, here, _ bool) {
-	route := netip.PrefixFrom(addr, addr.BitLen())
-	if here {
-		r.Set(route)
-	} else {
-		r.Delete(route)
-	}
-}
-
-func (r routeSet) complete() { r.whole() }
+func (r routeSet[V]) complete() { r.whole() }

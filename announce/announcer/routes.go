@@ -16,7 +16,7 @@ import (
 
 // routesOutput keeps a route for each VIP, which a router on this host exports.
 type routesOutput struct {
-	routeSet
+	routeSet[netip.Prefix]
 	a       *Announcer
 	speaker *routes.Speaker // nil: off
 	stop    context.CancelFunc
@@ -28,7 +28,7 @@ type routesOutput struct {
 }
 
 func newRoutes(a *Announcer) *routesOutput {
-	return &routesOutput{routeSet: newRouteSet(), a: a, removeRoutes: routes.Remove}
+	return &routesOutput{routeSet: newRouteSet(announce.NewPrefixes()), a: a, removeRoutes: routes.Remove}
 }
 
 // clearTime bounds the removal of all routes.
@@ -48,6 +48,15 @@ func (o *routesOutput) configure(s *announce.Settings) error {
 	o.running.Go(func() { _ = speaker.Run(ctx) }) // it ends with the context only
 	o.running.Go(func() { o.follow(ctx, speaker) })
 	return nil
+}
+
+func (o *routesOutput) set(_, now *announce.Announcement, _ bool) {
+	route := netip.PrefixFrom(now.Addr, now.Addr.BitLen())
+	if now.Here {
+		o.Set(route)
+	} else {
+		o.Delete(route)
+	}
 }
 
 // placeOfRoutes is where routes are announced.

@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"cmp"
 	"log/slog"
 	"net/netip"
 	"reflect"
@@ -9,9 +8,6 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/message"
 )
-
-// defaultLocalPref is the local preference that routers use without one.
-const defaultLocalPref = 100
 
 // Config are the settings of a Speaker. They are valid: the configuration has been checked.
 type Config struct {
@@ -35,19 +31,14 @@ type options struct {
 	draining bool
 }
 
-// path returns the attributes of the routes that the router receives.
-func (o *options) path() message.PathAttributes {
-	path := message.PathAttributes{ASN: o.LocalASN, IBGP: o.IBGP(), MED: o.MED, LocalPref: cmp.Or(o.LocalPref, defaultLocalPref)}
-	for _, text := range o.Communities {
-		if c, err := message.ParseCommunity(text); err == nil { // the configuration has refused others
-			path.Communities = append(path.Communities, c)
-		}
+// path returns the attributes of a route for the router, and whether the router gets the route.
+func (o *options) path(r announce.Route) (path message.PathAttributes, gets bool) {
+	a, gets := r.Attributes(o.Name(), o.Routes(), o.IBGP(), o.draining)
+	path = message.PathAttributes{ASN: o.LocalASN, IBGP: o.IBGP(), Prepend: a.Prepend, MED: a.MED, LocalPref: a.LocalPref, LinkBandwidth: float32(a.LinkBandwidth)}
+	for _, text := range a.Communities {
+		_ = path.AddCommunity(text) // the configuration has refused others
 	}
-	if o.draining { // RFC 8326, 4.2: the lowest preference, inside the AS
-		path.LocalPref = 0
-		path.Communities = append(path.Communities, message.GracefulShutdown)
-	}
-	return path
+	return path, gets
 }
 
 // sameSession reports whether a session goes on with other settings.
@@ -55,7 +46,7 @@ func sameSession(p, q announce.BGPPeer) bool { return reflect.DeepEqual(ofSessio
 
 // ofSession returns the settings whose change begins a new session.
 func ofSession(p announce.BGPPeer) announce.BGPPeer {
-	p.Communities, p.MED, p.LocalPref = nil, 0, 0
+	p.Communities, p.MED, p.LocalPref, p.Prepend, p.LinkBandwidth = nil, nil, nil, nil, ""
 	p.BFDInterval, p.BFDMultiplier = 0, 0
 	return p
 }

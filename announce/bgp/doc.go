@@ -1,7 +1,7 @@
 // Package bgp announces prefixes to routers by BGP-4 (RFC 4271). It is a speaker that only
 // announces: routes of the routers are received and skipped, never stored or used.
 //
-// Its inputs are a table of prefixes and the settings of the peers. Its outputs are
+// Its inputs are a table of routes, which are prefixes with an operator's choices, and the settings of the peers. Its outputs are
 // the sessions, and reports of their states with reasons in an operator's terms. It connects to
 // a peer, or accepts the connections of a passive one, and never both, so that no collision has to be detected. It owns its goroutines and, for
 // graceful restart, one small file. It never changes routes or addresses of this host.

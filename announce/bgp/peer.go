@@ -135,9 +135,9 @@ func (p *peer) Update(change func(*session.Status)) {
 }
 
 // Attributes implements session.Owner.
-func (p *peer) Attributes() message.PathAttributes {
+func (p *peer) Attributes(r announce.Route) (message.PathAttributes, bool) {
 	o := p.options()
-	return o.path()
+	return o.path(r)
 }
 
 // AttributesChanged implements session.Owner.

@@ -18,7 +18,7 @@ import (
 // Speaker announces prefixes to peers, from New to the end of its context. Its methods may be called
 // concurrently.
 type Speaker struct {
-	routes *session.LocRIB
+	routes session.LocRIB
 	record *record
 	dial   dialer
 	log    *slog.Logger
@@ -36,16 +36,16 @@ type Speaker struct {
 	running    sync.WaitGroup // peers
 }
 
-// New returns a Speaker that announces the prefixes of a set. A peer that kept routes of an earlier run
-// removes those that are not in the set when it is ready.
+// New returns a Speaker that announces the routes of a table. A peer that kept routes of an earlier run
+// removes those that are not in the table when it is ready.
 //
 // At the end of the context, the sessions are closed as for a restart of this process: peers with graceful
 // restart keep the routes for the restart time. To end for good, call Shutdown first.
-func New(ctx context.Context, c Config, routes *session.LocRIB) *Speaker {
+func New(ctx context.Context, c Config, routes session.LocRIB) *Speaker {
 	return newSpeaker(ctx, c, routes, transport.Dial)
 }
 
-func newSpeaker(ctx context.Context, c Config, routes *session.LocRIB, d dialer) *Speaker {
+func newSpeaker(ctx context.Context, c Config, routes session.LocRIB, d dialer) *Speaker {
 	log := cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	s := &Speaker{routes: routes, dial: d, peers: map[string]*peer{}, listeners: map[transport.Endpoint]*listener{}, config: c, log: log, notify: c.Report, record: openRecord(c.Record, log)}
 	s.ctx, s.stop = context.WithCancelCause(ctx)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -41,23 +42,32 @@ func dial(r *bgptest.Router) dialer {
 // announcing is a Speaker with the table that it follows.
 type announcing struct {
 	*Speaker
-	table *table.Table[netip.Prefix, netip.Prefix]
+	table *table.Table[netip.Prefix, announce.PrefixRoute]
 	ready func()
 }
 
 // newAnnouncing starts a Speaker. The returned function ends it and waits.
 func newAnnouncing(t *testing.T, c Config, r *bgptest.Router) (*announcing, context.CancelFunc) {
 	t.Helper()
-	a := &announcing{table: announce.NewPrefixes()}
+	a := &announcing{table: announce.NewPrefixRoutes()}
 	a.ready = a.table.Initializer()
 	ctx, cancel := context.WithCancel(t.Context())
-	a.Speaker = newSpeaker(ctx, c, session.NewLocRIB(a.table), dial(r))
+	a.Speaker = newSpeaker(ctx, c, a.table, dial(r))
 	stop := func() { cancel(); a.Wait() }
 	t.Cleanup(stop)
 	return a, stop
 }
 
-func (a *announcing) announce(prefixes ...netip.Prefix) { a.table.SetAll(prefixes) }
+func (a *announcing) announce(prefixes ...netip.Prefix) { a.announceWith("", prefixes...) }
+
+// announceWith announces prefixes with a policy, in JSON.
+func (a *announcing) announceWith(policy string, prefixes ...netip.Prefix) {
+	var rows []announce.PrefixRoute
+	for _, p := range prefixes {
+		rows = append(rows, announce.PrefixRoute{Prefix: p, Route: announce.Route{Policy: announce.PolicyText(policy)}})
+	}
+	a.table.SetAll(rows)
+}
 
 // start runs a Speaker with one peer. The returned function ends it and waits.
 func start(t *testing.T, change ...func(*Config)) (*announcing, *bgptest.Router, context.CancelFunc) {
@@ -152,6 +162,85 @@ func TestCostOfOneChange(t *testing.T) {
 			s.announce(p)
 			l.Expect("+" + p.String())
 		}
+	})
+}
+
+// A change of what routes carry costs the UPDATEs that differ, and one message for prefixes of equal attributes. The session
+// goes on.
+func TestPolicyUpdates(t *testing.T) {
+	started(t, func(t *testing.T, s *announcing, r *bgptest.Router) {
+		const one, both, away = `{"Communities":["0:1"]}`, `{"Communities":["0:1","1:2:3"]}`, `{"Peers":["10.0.0.9"]}`
+		s.announceWith(one, prefix("10.96.0.1/32"), prefix("10.96.0.3/32"))
+		s.announce(prefix("10.96.0.2/32"))
+		s.announceWith(one, prefix("10.96.0.4/32"), prefix("fd96::1/128"))
+		s.announceWith(away, prefix("10.96.0.5/32"))
+		s.ready()
+		l := r.Accept()
+		l.Establish(bgptest.Open())
+		l.Expect("+10.96.0.1/32 +10.96.0.3/32 +10.96.0.4/32 d0 00000001", "+10.96.0.2/32", "+fd96::1/128 d0 00000001", "EOR 4", "EOR 6")
+		synctest.Wait()
+		l.Send([]byte(strings.Repeat("\xff", 16) + "\x00\x17\x05\x00\x01\x00\x01")) // ROUTE-REFRESH
+		again := []string{l.Update(), l.Update()}
+		slices.Sort(again)
+		expect.SameList(t, again, []string{"+10.96.0.1/32 +10.96.0.3/32 +10.96.0.4/32 d0 00000001", "+10.96.0.2/32"})
+		synctest.Wait()
+		expect.Equal(t, s.Sessions()[0].Prefixes, [2]int{4, 1}, "prefixes that were sent")
+
+		s.announceWith(both, prefix("10.96.0.3/32"))
+		l.Expect("+10.96.0.3/32 d0 00000001 d0 000000010000000200000003")
+		s.announceWith(`{"Communities":["0:1"],"LocalPref":7}`, prefix("10.96.0.1/32")) // nothing that an eBGP router gets
+		s.announceWith(away, prefix("10.96.0.4/32"))
+		l.Expect("-10.96.0.4/32")
+		s.table.Delete(prefix("10.96.0.5/32")) // the router doesn't have it
+		s.announceWith(`{"Peers":["10.0.0.1"]}`, prefix("10.96.0.4/32"))
+		l.Expect("+10.96.0.4/32")
+
+		// The router's own keys are the defaults: they change the routes without others.
+		c := s.config
+		peer := samplePeer()
+		peer.Communities = []string{"0:9"}
+		c.Peers = []announce.BGPPeer{peer}
+		s.Reconfigure(c)
+		got := l.Update()
+		expect.True(t, got == "+10.96.0.2/32 +10.96.0.4/32 d0 00000009", "%s", got)
+		s.Reconfigure(c)
+		s.Drain(true)
+		var all []string
+		for range 4 {
+			all = append(all, l.Update())
+		}
+		slices.Sort(all)
+		expect.SameList(t, all, []string{"+10.96.0.1/32 d0 00000001ffff0000", "+10.96.0.2/32 +10.96.0.4/32 d0 00000009ffff0000",
+			"+10.96.0.3/32 d0 00000001ffff0000 d0 000000010000000200000003", "+fd96::1/128 d0 00000001ffff0000"})
+		synctest.Wait()
+		x := s.Sessions()[0]
+		expect.True(t, x.Established == 1 && x.Prefixes == [2]int{4, 1}, "%+v", x)
+	})
+}
+
+// A reload that gives 10,000 VIPs a community sends each prefix once, in full messages, and then one message for one VIP.
+func TestCostOfAPolicy(t *testing.T) {
+	started(t, func(t *testing.T, s *announcing, r *bgptest.Router) {
+		var ps []netip.Prefix
+		for i := range 10000 {
+			ps = append(ps, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 32))
+		}
+		s.announce(ps...)
+		l := r.Accept()
+		l.Establish(bgptest.Open())
+		read := func() (messages int) {
+			for prefixes := 0; prefixes < len(ps); messages++ {
+				prefixes += strings.Count(l.Update(), "+")
+			}
+			return messages
+		}
+		expect.AtMost(t, read(), 20, "messages for 10,000 prefixes")
+		s.announceWith(`{"Communities":["no-export"]}`, ps...)
+		expect.AtMost(t, read(), 20, "messages for a community of 10,000 prefixes")
+		s.announceWith(`{"Communities":["blackhole"]}`, ps[77])
+		l.Expect("+" + ps[77].String() + " d0 ffff029a")
+		s.announceWith(`{"Communities":["no-export"]}`, ps...) // all but one have it
+		l.Expect("+" + ps[77].String() + " d0 ffffff01")
 	})
 }
 
@@ -367,21 +456,37 @@ func TestFamiliesThatTheRouterLacks(t *testing.T) {
 
 // The attributes of the routes of a peer: with defaults, and those of a drain.
 func TestPathAttributes(t *testing.T) {
-	some := announce.BGPPeer{Communities: []string{"0:1"}, MED: 7, LocalPref: 300}
+	some := announce.BGPPeer{Communities: []string{"0:1"}, MED: new(uint32(7)), LocalPref: new(uint32(300)), Prepend: new(2), LinkBandwidth: "backends"}
+	policy := `{"Communities":["0:2","1:2:3","0:2"],"MED":0,"LocalPref":400,"Prepend":1,"LinkBandwidth":"off"}`
+	one := []message.Community{1}
 	for _, c := range []struct {
 		name     string
 		localASN uint32
 		p        announce.BGPPeer
 		draining bool
+		route    announce.Route
 		want     message.PathAttributes
 	}{
-		{"eBGP", 65010, announce.BGPPeer{}, false, message.PathAttributes{ASN: 65010, LocalPref: 100}},
-		{"iBGP", 65000, announce.BGPPeer{}, false, message.PathAttributes{ASN: 65000, IBGP: true, LocalPref: 100}},
-		{"everything", 65000, some, false, message.PathAttributes{ASN: 65000, IBGP: true, MED: 7, LocalPref: 300, Communities: []message.Community{1}}},
-		{"draining", 65000, some, true, message.PathAttributes{ASN: 65000, IBGP: true, MED: 7, Communities: []message.Community{1, message.GracefulShutdown}}},
+		{"eBGP", 65010, announce.BGPPeer{}, false, announce.Route{Backends: 3}, message.PathAttributes{ASN: 65010}},
+		{"iBGP", 65000, announce.BGPPeer{}, false, announce.Route{Backends: 3}, message.PathAttributes{ASN: 65000, IBGP: true, LocalPref: 100}},
+		{"everything, eBGP", 65010, some, false, announce.Route{Backends: 3}, message.PathAttributes{ASN: 65010, Prepend: 2, MED: 7, LinkBandwidth: 375000, Communities: one}},
+		{"everything, iBGP", 65000, some, false, announce.Route{Backends: 3}, message.PathAttributes{ASN: 65000, IBGP: true, MED: 7, LocalPref: 300, LinkBandwidth: 375000, Communities: one}},
+		{"draining", 65000, some, true, announce.Route{}, message.PathAttributes{ASN: 65000, IBGP: true, MED: 7, Communities: []message.Community{1, 0xffff0000}}},
+		{"policy, eBGP", 65010, some, false, announce.Route{Policy: announce.PolicyText(policy), Backends: 3},
+			message.PathAttributes{ASN: 65010, Prepend: 1, Communities: []message.Community{2}, LargeCommunities: []message.LargeCommunity{{1, 2, 3}}}},
+		{"policy, iBGP", 65000, some, false, announce.Route{Policy: announce.PolicyText(policy)},
+			message.PathAttributes{ASN: 65000, IBGP: true, LocalPref: 400, Communities: []message.Community{2}, LargeCommunities: []message.LargeCommunity{{1, 2, 3}}}},
+		{"no communities by policy", 65010, some, false, announce.Route{Policy: `{"Communities":[],"LinkBandwidth":"backends"}`, Backends: 1},
+			message.PathAttributes{ASN: 65010, Prepend: 2, MED: 7, LinkBandwidth: 125000}},
 	} {
-		c.p.ASN, c.p.LocalASN = 65000, c.localASN
-		got := (&options{c.p, c.draining}).path()
-		expect.True(t, reflect.DeepEqual(got, c.want), "%s: %+v, want %+v", c.name, got, c.want)
+		c.p.ASN, c.p.LocalASN, c.p.Peer = 65000, c.localASN, bgptest.Addr
+		got, gets := (&options{c.p, c.draining}).path(c.route)
+		expect.True(t, gets && reflect.DeepEqual(got, c.want), "%s: %+v, %t, want %+v", c.name, got, gets, c.want)
+	}
+	for peers, want := range map[string]bool{`["10.0.0.1"]`: true, `["10.0.0.9","10.0.0.1"]`: true, `["10.0.0.9"]`: false,
+		`["10.0.0.0/24"]`: true, `["10.0.1.0/24"]`: false, `["10.0.0.0/24@red"]`: false} {
+		p := samplePeer()
+		_, gets := (&options{p, false}).path(announce.Route{Policy: announce.PolicyText(`{"Peers":` + peers + `}`)})
+		expect.Equal(t, gets, want, "with peers %s", peers)
 	}
 }

@@ -28,12 +28,12 @@ func TestRowsTravel(t *testing.T) {
 	travels(t, announce.Settings{}, announce.Settings{Node: "lb1", Weight: 2, Draining: true, Device: "ironvip0", Interfaces: []string{"eth0"},
 		Pools:  []announce.Pool{{Name: "lan", Mode: announce.BGP, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}},
 		Listen: ":7481", Peers: []netip.AddrPort{at}, Keys: [][]byte{[]byte("key")}, Heartbeat: 1, Missed: 2, Settle: 3, Hold: 4, RouterID: netip.MustParseAddr("192.0.2.1"),
-		BGP: []announce.BGPPeer{{}, {Peer: addr, Interface: "eth0", ASN: 1, LocalASN: 2, Password: "p", Communities: []string{"1:2"}, MED: 3, LocalPref: 4, Multihop: 5,
+		BGP: []announce.BGPPeer{{}, {Peer: addr, Interface: "eth0", ASN: 1, LocalASN: 2, Password: "p", Communities: []string{"1:2"}, MED: new(uint32(3)), LocalPref: new(uint32(4)), Prepend: new(5), LinkBandwidth: "backends", Multihop: 5,
 			PeerRange: netip.MustParsePrefix("10.0.0.0/24"), PeerLimit: 8, Source: addr, VRF: "red", Port: 179, Passive: true, TTLSecurity: true, BFDInterval: 6, BFDMultiplier: 7}}})
-	travels(t, announce.Eligible{Addr: addr, Mode: announce.Routes, Services: 1, Reason: "r"})
-	travels(t, announce.Announcement{}, announce.Announcement{Addr: addr, Mode: announce.L2, Here: true, Owner: "lb1", Services: 2, Why: "w", Since: since, New: true})
+	travels(t, announce.Eligible{Addr: addr, Mode: announce.Routes, Services: 1, Reason: "r", Route: announce.Route{Policy: "{}", Backends: 2}})
+	travels(t, announce.Announcement{}, announce.Announcement{Addr: addr, Mode: announce.L2, Here: true, Owner: "lb1", Services: 2, Why: "w", Since: since, New: true, Route: announce.Route{Policy: "{}", Backends: 2}, Updated: 3})
 	travels(t, announce.Announced{Place: announce.Place{Addr: addr, At: "eth0"}, State: announce.BGP.String(), Reason: "r", Since: since})
 	travels(t, announce.Peer{}, announce.Peer{PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: "lb2"}, Address: "a", State: "s", Up: true, Since: since, Reason: "r", Hint: "h",
-		Problems: []string{"p"}, Draining: true, Weight: 1, Eligible: 2, Owned: 3, VIPs: []netip.Addr{addr}, Lost: 4})
+		Problems: []string{"p"}, Draining: true, Weight: 1, Eligible: 2, Owned: 3, VIPs: []netip.Addr{addr}, Lost: 4, Routes: announce.RouteKeys{MED: new(uint32(3)), Peers: []string{"p"}}, IBGP: true})
 	travels(t, Stats{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, "p"})
 }

@@ -1,6 +1,7 @@
 // Package eligible is the stage that decides which VIPs this host may announce.
 //
-// Its inputs are the applied frontends, whether the dataplane works, and the pools with their modes.
+// Its inputs are the applied frontends, the labels of services, whether the dataplane works, and the pools with their modes
+// and the operator's choices for routes.
 // Its output is the eligible table, of which it is the only writer: one row for each VIP of a pool
 // that is announced. A service counts if one of its frontends on the VIP, for clients outside the
 // cluster, has enough usable backends and was applied. The backend of a whole VIP is this host. A change costs O(frontends of its VIP).
@@ -28,6 +29,8 @@ const healthEvery = time.Second
 // Options are what the stage needs. All are required.
 type Options struct {
 	Applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
+	// Services has the services of the frontends, at least as new as Applied.
+	Services table.Reader[vip.ServiceKey, vip.Service]
 	// Synced is closed when every frontend of the start has been tried once.
 	Synced <-chan struct{}
 	// Pools returns the pools with their modes, and a channel that is closed when they change.
@@ -40,11 +43,12 @@ type Options struct {
 // Stage is the stage.
 type Stage struct {
 	Options
-	ready   func() // the table's initializer
-	vips    map[netip.Addr]map[vip.FrontendKey]frontend
-	pools   []announce.Pool
-	sick    bool // the dataplane does not work
-	changed map[netip.Addr]struct{}
+	ready    func() // the table's initializer
+	vips     map[netip.Addr]map[vip.FrontendKey]frontend
+	services map[vip.ServiceKey]*service
+	pools    []announce.Pool
+	sick     bool // the dataplane does not work
+	changed  map[netip.Addr]struct{}
 }
 
 // frontend is what counts of an applied frontend.
@@ -67,13 +71,15 @@ func (f *frontend) problemWith(least announce.Least) string {
 // New returns a stage that does nothing until Run. The table is not ready before the first decision
 // about every VIP.
 func New(o Options) *Stage {
-	return &Stage{Options: o, ready: o.Eligible.Initializer(), vips: map[netip.Addr]map[vip.FrontendKey]frontend{}, changed: map[netip.Addr]struct{}{}}
+	return &Stage{Options: o, ready: o.Eligible.Initializer(), vips: map[netip.Addr]map[vip.FrontendKey]frontend{}, services: map[vip.ServiceKey]*service{}, changed: map[netip.Addr]struct{}{}}
 }
 
 // Run runs the stage until the context ends, and returns its error.
 func (s *Stage) Run(ctx context.Context) error {
 	feed := s.Applied.Watch()
 	defer feed.Close()
+	services := s.Services.Watch()
+	defer services.Close()
 	tick := time.NewTicker(healthEvery)
 	defer tick.Stop()
 	s.sick = !s.Healthy()
@@ -86,6 +92,7 @@ func (s *Stage) Run(ctx context.Context) error {
 		for i := range batch {
 			s.receive(&batch[i])
 		}
+		moreServices := s.receiveServices(services)
 		// Nothing is published before every frontend was tried: the announcer applies each row at once,
 		// and would withdraw VIPs that an earlier agent has left in the kernel.
 		if synced == nil {
@@ -105,6 +112,7 @@ func (s *Stage) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-more:
+		case <-moreServices:
 		case <-synced:
 		case <-repooled:
 			pools, repooled = s.Pools()
@@ -126,8 +134,12 @@ func (s *Stage) receive(c *table.Change[reconcile.AppliedFrontend]) {
 		return
 	}
 	of := s.vips[key.Addr]
+	if former, is := of[key]; is && (c.Deleted || former.service != tried.Service) {
+		delete(of, key)
+		s.leave(former.service, key.Addr, of)
+	}
 	if c.Deleted {
-		if delete(of, key); len(of) == 0 {
+		if len(of) == 0 {
 			delete(s.vips, key.Addr)
 		}
 	} else {
@@ -145,6 +157,7 @@ func (s *Stage) receive(c *table.Change[reconcile.AppliedFrontend]) {
 			}
 		}
 		of[key] = now
+		s.join(tried.Service, key.Addr)
 	}
 	s.changed[key.Addr] = struct{}{}
 }
@@ -213,6 +226,9 @@ func (s *Stage) decide(addr netip.Addr, pool *announce.Pool, of map[vip.Frontend
 		}
 	}
 	out := announce.Eligible{Addr: addr, Mode: pool.Mode, Policy: pool.Policy, Services: len(serves)}
+	if pool.Mode == announce.BGP {
+		out.Route = s.route(addr, pool, of)
+	}
 	if s.sick {
 		out.Services, out.Reason = 0, "the dataplane does not work"
 		return out

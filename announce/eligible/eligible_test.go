@@ -18,11 +18,13 @@ import (
 )
 
 type bench struct {
-	applied *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
-	out     *table.Table[netip.Addr, announce.Eligible]
-	synced  chan struct{}
-	sick    atomic.Bool
-	pools   atomic.Pointer[pools]
+	stage    *Stage
+	services *table.Table[vip.ServiceKey, vip.Service]
+	applied  *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
+	out      *table.Table[netip.Addr, announce.Eligible]
+	synced   chan struct{}
+	sick     atomic.Bool
+	pools    atomic.Pointer[pools]
 }
 
 // pools is what Options.Pools returns.
@@ -35,12 +37,13 @@ var lan = []announce.Pool{{Name: "lan", Mode: announce.L2, CIDRs: []netip.Prefix
 
 func start(t *testing.T) *bench {
 	clock := &table.Clock{}
-	b := &bench{applied: table.New(clock, reconcile.KeyOfApplied, nil), out: table.New(clock, announce.KeyOfEligible, func(a, b announce.Eligible) bool { return a == b }),
+	b := &bench{services: table.New(clock, vip.KeyOfService, nil), applied: table.New(clock, reconcile.KeyOfApplied, nil), out: table.New(clock, announce.KeyOfEligible, func(a, b announce.Eligible) bool { return a == b }),
 		synced: make(chan struct{})}
 	b.pools.Store(&pools{lan, make(chan struct{})})
-	s := New(Options{Applied: b.applied, Synced: b.synced, Eligible: b.out, Healthy: func() bool { return !b.sick.Load() },
+	s := New(Options{Applied: b.applied, Services: b.services, Synced: b.synced, Eligible: b.out, Healthy: func() bool { return !b.sick.Load() },
 		Pools: func() ([]announce.Pool, <-chan struct{}) { p := b.pools.Load(); return p.all, p.changed }})
 	scope.Go(t, s.Run)
+	b.stage = s
 	return b
 }
 

@@ -38,20 +38,21 @@ func (h *handlers) announcement(addr netip.Addr, places map[netip.Addr][]announc
 	if !ok {
 		return v1.Announcement{}, false
 	}
-	out := v1.Announcement{VIP: addr, Mode: n.Mode.String(), Here: n.Here, Owner: n.Owner, Why: n.Why, Services: n.Services, Since: n.Since.UTC(), Places: []v1.AnnouncementPlace{}, Revision: rev}
+	out := v1.Announcement{VIP: addr, Mode: n.Mode.String(), Here: n.Here, Owner: n.Owner, Why: n.Why, Policy: n.Route.Policy.Policy().From, Services: n.Services, Since: n.Since.UTC(), Places: []v1.AnnouncementPlace{}, Revision: rev}
 	if n.Ranking != "" {
 		out.Ranking = strings.Split(n.Ranking, "; ")
 	}
-	results := places[addr]
+	results, routes := places[addr], map[string][]v1.AnnouncementRoute{}
 	if n.Mode == announce.BGP && n.Here {
 		for key, p := range h.Peers.All() {
 			if key.Kind == announce.BGPSession {
-				results = append(results, p.Result(&n))
+				r, sent := p.Result(&n)
+				results, routes[r.At] = append(results, r), routesOf(sent)
 			}
 		}
 	}
 	for _, p := range results {
-		out.Places = append(out.Places, v1.AnnouncementPlace{At: p.At, State: p.State, Reason: p.Reason, Since: p.Since.UTC(), Negotiated: p.Negotiated})
+		out.Places = append(out.Places, v1.AnnouncementPlace{At: p.At, State: p.State, Reason: p.Reason, Since: p.Since.UTC(), Negotiated: p.Negotiated, Routes: routes[p.At]})
 	}
 	slices.SortFunc(out.Places, func(a, b v1.AnnouncementPlace) int { return cmp.Compare(a.At, b.At) })
 	switch {
@@ -65,6 +66,14 @@ func (h *handlers) announcement(addr netip.Addr, places map[netip.Addr][]announc
 		out.State = v1.AnnouncedNowhere
 	}
 	return out, true
+}
+
+func routesOf(sent []announce.SentRoute) (out []v1.AnnouncementRoute) {
+	for _, r := range sent {
+		out = append(out, v1.AnnouncementRoute{Prefix: r.Prefix, Policy: r.From, Communities: r.Communities, MED: r.MED, LocalPref: r.LocalPref,
+			Prepend: r.Prepend, LinkBandwidth: r.LinkBandwidth})
+	}
+	return out
 }
 
 func (h *handlers) getAnnouncement(_ context.Context, in *request.AddressPath) (v1.Announcement, error) {

@@ -27,6 +27,7 @@ type Announcement struct {
 	Reason   string              `json:"reason,omitempty" doc:"why this host does not announce it although it is to"`
 	Why      string              `json:"why" doc:"the reason of the decision"`
 	Ranking  []string            `json:"ranking,omitempty" doc:"of mode l2, with two hosts and more that could announce it: these, best first, each with what ranks it below the one before"`
+	Policy   string              `json:"policy,omitempty" doc:"of mode bgp: the pool or the rule of a pool in ironvip.toml that says what the routes carry; absent: the routers' own keys"`
 	Services int                 `json:"services" doc:"services of the VIP that this host serves; 0: it must not announce the VIP"`
 	Since    time.Time           `json:"since" doc:"of owner and here"`
 	Places   []AnnouncementPlace `json:"places" doc:"where this host announces it"`
@@ -36,11 +37,23 @@ type Announcement struct {
 // AnnouncementPlace is the result at one interface or router.
 type AnnouncementPlace struct {
 	At     string    `json:"at"`
-	State  string    `json:"state"`
+	State  string    `json:"state" doc:"as that of the announcement; also \"excluded\": the policy does not announce the VIP at this router"`
 	Reason string    `json:"reason,omitempty"`
 	Since  time.Time `json:"since"`
 
-	Negotiated string `json:"negotiated,omitempty" doc:"of a BGP session: what was negotiated of graceful restart"`
+	Negotiated string              `json:"negotiated,omitempty" doc:"of a BGP session: what was negotiated of graceful restart"`
+	Routes     []AnnouncementRoute `json:"routes,omitempty" doc:"of a BGP session: what the router gets for the VIP"`
+}
+
+// AnnouncementRoute is a route that a router gets.
+type AnnouncementRoute struct {
+	Prefix        netip.Prefix `json:"prefix" doc:"the VIP, or the aggregate that it is in"`
+	Policy        string       `json:"policy,omitempty" doc:"as that of the announcement, or that of the aggregate"`
+	Communities   []string     `json:"communities,omitempty" doc:"standard and large ones, and names"`
+	MED           uint32       `json:"med,omitempty"`
+	LocalPref     uint32       `json:"local_pref,omitempty" doc:"of a router of the same AS"`
+	Prepend       int          `json:"prepend,omitempty" doc:"how often the ASN of this host is in the AS path once more"`
+	LinkBandwidth int          `json:"link_bandwidth,omitempty" doc:"in bytes per second"`
 }
 
 // AnnouncementList is a page of announcements, ordered by VIP.

@@ -86,6 +86,22 @@ var Pool = Table{
 	{Key: "announce_priority", Meaning: "this host's priority for its VIPs", Values: "as `announce.priority`", Default: "`announce.priority`"},
 	{Key: "announce_standby", Meaning: "whether this host is on standby for its VIPs", Values: "as `announce.standby`", Default: "`announce.standby`"},
 	{Key: "announce_min_backends", Meaning: "how many backends of a service must be usable before this host announces its VIPs", Values: "as `announce.min_backends`", Default: "`announce.min_backends`"},
+	{Key: "bgp", Meaning: "what the routes of its VIPs carry", Values: "the [table below](#routes)", Default: "the keys of the router"},
+}
+
+// Route has the keys of [pool.bgp] and [[pool.bgp.match]].
+var Route = Table{
+	{Key: "communities", Meaning: "standard and large communities (RFC 1997, RFC 8092)", Values: "up to 64: `\"65010:100\"`, `\"4200065010:1:100\"`, `no-export`, `no-advertise`, `no-export-subconfed`, `no-peer`, `blackhole`, `graceful-shutdown`; `[]` is none", Default: "those of the router"},
+	{Key: "med", Meaning: "the multi-exit discriminator", Values: "0 to 4294967295", Default: "that of the router"},
+	{Key: "local_pref", Meaning: "the local preference, for routers of the same AS", Values: "0 to 4294967295; 0 is the usual 100", Default: "that of the router"},
+	{Key: "prepend", Meaning: "how often `local_asn` is prepended to the AS path, for routers of other ASes", Values: "0 to 32", Default: "that of the router"},
+	{Key: "link_bandwidth", Meaning: "the link bandwidth community (RFC 10005), by which routers weigh the hosts that announce a VIP", Values: "`off`; `backends`: 1 Mbit/s for each usable backend of the VIP on this host", Default: "that of the router"},
+	{Key: "peers", Meaning: "the routers that get the routes", Values: "a list with `peer`, `interface` or `peer_range` of each, followed by `@` and its `vrf` if it has one", Default: "all"},
+	{Key: "aggregate", Meaning: "only in `[pool.bgp]`: ranges that are announced while this host announces a VIP in them", Values: "CIDRs that have addresses of the pool and do not overlap, up to 64", Default: "none"},
+	{Key: "host_routes", Meaning: "whether a VIP in an aggregate also has a route of its own", Values: "`true`, `false`", Default: "`true`"},
+	{Key: "match", Meaning: "only in `[pool.bgp]`: other keys for the VIPs of some services, each as `[[pool.bgp.match]]`; the first one that matches counts", Values: "up to 64", Default: "none"},
+	{Key: "labels", Meaning: "only in `match`: labels that a service has all of", Values: "as `dataplane.labels`", Default: "any, with `namespaces`"},
+	{Key: "namespaces", Meaning: "only in `match`: the namespaces of the services", Values: "a list of DNS labels", Default: "any, with `labels`"},
 }
 
 // Quota has the keys of [[quota]].
@@ -119,9 +135,11 @@ var Router = Table{
 	{Key: "local_asn", Meaning: "this host's AS number", Values: "1 to 4294967295", Default: "required"},
 	{Key: "password_file", Meaning: "the password of TCP MD5 signatures", Values: "a [file path](#secrets)", Default: "none"},
 	{Key: "bfd", Meaning: "failure detection by BFD: multiplier and interval", Values: "`\"3x100ms\"`; `\"\"` is off", Default: "`\"\"`"},
-	{Key: "communities", Meaning: "communities of the routes", Values: "up to 64: `\"65010:100\"`, `\"no-export\"`", Default: "none"},
-	{Key: "med", Meaning: "the multi-exit discriminator of the routes", Values: "0 to 4294967295", Default: "0"},
-	{Key: "local_pref", Meaning: "the local preference of the routes, for a router of the same AS", Values: "0 to 4294967295; 0 is the usual 100", Default: "0"},
+	{Key: "communities", Meaning: "communities of the routes; a [pool](#routes) may differ in this and the next four keys", Values: "as in `[pool.bgp]`, as are the next four", Default: "none"},
+	{Key: "med", Meaning: "the multi-exit discriminator of the routes", Default: "0"},
+	{Key: "local_pref", Meaning: "the local preference of the routes, for a router of the same AS", Default: "0"},
+	{Key: "prepend", Meaning: "how often `local_asn` is prepended to the AS path, for a router of another AS", Default: "0"},
+	{Key: "link_bandwidth", Meaning: "whether the routes have the link bandwidth community", Default: "`off`"},
 	{Key: "multihop", Meaning: "the largest number of hops to the router", Values: "0 to 255; 0: on the same link", Default: "0"},
 	{Key: "ttl_security", Meaning: "whether packets of BGP and BFD from farther away are refused (RFC 5082); the router needs the same setting", Values: "`true`, `false`", Default: "`false`"},
 }

@@ -62,6 +62,8 @@ var nested = map[reflect.Type]reference.Table{
 	reflect.TypeFor[configs.Quota]():    reference.Quota,
 	reflect.TypeFor[configs.APIRole]():  reference.Role,
 	reflect.TypeFor[configs.BGPPeer]():  reference.Router,
+	reflect.TypeFor[configs.PoolBGP]():  reference.Route,
+	reflect.TypeFor[configs.BGPMatch](): reference.Route,
 	reflect.TypeFor[configs.Hook]():     reference.Hook,
 	reflect.TypeFor[spec.Port]():        reference.Port,
 	reflect.TypeFor[spec.Backend]():     reference.Backend,
@@ -129,6 +131,9 @@ var words = map[reflect.Type]map[string][]string{
 	reflect.TypeFor[health.Config]():     {"default": {health.DefaultTCP, health.DefaultNone}},
 	reflect.TypeFor[configs.Announce]():  {"mode": announce.Modes()},
 	reflect.TypeFor[configs.Pool]():      {"announce": append([]string{""}, announce.Modes()...)},
+	reflect.TypeFor[configs.BGPPeer]():   {"link_bandwidth": linkBandwidths},
+	reflect.TypeFor[configs.PoolBGP]():   {"link_bandwidth": linkBandwidths},
+	reflect.TypeFor[configs.BGPMatch]():  {"link_bandwidth": linkBandwidths},
 	reflect.TypeFor[configs.APIRole]():   {"role": {"viewer", "registrar", "operator", "admin"}},
 	reflect.TypeFor[configs.DNS]():       {"resolver": {configs.ResolverNone, configs.ResolverResolved}},
 	reflect.TypeFor[configs.Log]():       {"level": {"debug", "info", "warn", "error"}, "format": {"text", "json"}},
@@ -137,6 +142,8 @@ var words = map[reflect.Type]map[string][]string{
 	reflect.TypeFor[spec.Port]():         {"protocol": {"tcp", "udp", "sctp"}},
 	reflect.TypeFor[spec.Backend]():      {"state": {"ready", "drain", "maint", "terminating"}},
 }
+
+var linkBandwidths = []string{announce.LinkBandwidthOff, announce.LinkBandwidthBackends}
 
 // choices returns the words of the fields that have some.
 func choices(fields []spec.Field) map[string][]string {

@@ -199,6 +199,9 @@ func TestWords(t *testing.T) {
 	documents := map[string]string{ // by the struct: %s is "key = value"
 		"Dataplane": "[dataplane]\n%s\n", "IPAM": "[ipam]\n%s\n", "Config": "[health]\n%s\n", "Announce": "[announce]\n%s\n", "DNS": "[dns]\n%s\n", "Log": "[log]\n%s\n",
 		"Pool": "[[pool]]\nname = \"lan\"\ncidrs = [\"192.0.2.0/24\"]\n%s\n", "APIRole": "[[api.role]]\nuser = \"root\"\n%s\n",
+		"BGPPeer":     "[[announce.bgp]]\npeer = \"10.0.0.1\"\nasn = 1\nlocal_asn = 2\n%s\n",
+		"PoolBGP":     "[[pool]]\nname = \"lan\"\ncidrs = [\"192.0.2.0/24\"]\n[pool.bgp]\n%s\n",
+		"BGPMatch":    "[[pool]]\nname = \"lan\"\ncidrs = [\"192.0.2.0/24\"]\n[[pool.bgp.match]]\nlabels = [\"a\"]\n%s\n",
 		"Port":        "[[service]]\nname = \"web\"\nports = [{ port = 80, %s }]\n",
 		"Backend":     "[[service]]\nname = \"web\"\nports = [{ port = 80 }]\nbackends = [{ address = \"10.1.0.1\", %s }]\n",
 		"HealthCheck": "[[service]]\nname = \"web\"\nports = [{ port = 80 }]\nhealth = { %s }\n",

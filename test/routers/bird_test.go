@@ -40,7 +40,7 @@ func TestBird(t *testing.T) {
 		c := l.settings(v6)
 		p := &c.Peers[0]
 		p.Password, p.TTLSecurity = "secret", true
-		p.MED, p.Communities = 77, []string{"65010:100"}
+		p.MED, p.Communities = new(uint32(77)), []string{"65010:100"}
 		s := routers.StartSpeaker(t, l.Director, c)
 		x := s.AwaitUp()
 		l.awaitKernelRoute(t, vip4, true)
@@ -80,7 +80,7 @@ func TestBirdInternalMultihop(t *testing.T) {
 			fmt.Sprintf("source address %s; multihop 2; ttl security on; bfd { interval 100 ms; multiplier 3; };", router)), "4200065010", "65000", 1))
 		c := l.settings(v6)
 		p := &c.Peers[0]
-		p.LocalASN, p.Multihop, p.TTLSecurity, p.LocalPref = 65000, 2, true, 300
+		p.LocalASN, p.Multihop, p.TTLSecurity, p.LocalPref = 65000, 2, true, new(uint32(300))
 		c.BFD = []bfd.Settings{{Key: bfd.Key{Peer: p.Peer}, Interval: 100 * ms, Multiplier: 3, Multihop: true}}
 		s := routers.StartSpeaker(t, l.Client, c)
 		s.AwaitUp()

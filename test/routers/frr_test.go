@@ -42,7 +42,7 @@ func TestFRR(t *testing.T) {
 		c := l.settings(v6)
 		p := &c.Peers[0]
 		p.Password, p.TTLSecurity = "secret", true
-		p.MED, p.Communities = 77, []string{"65010:100"}
+		p.MED, p.Communities = new(uint32(77)), []string{"65010:100"}
 		s := routers.StartSpeaker(t, l.Director, c)
 		x := s.AwaitUp()
 		l.awaitKernelRoute(t, vip4, true)

@@ -8,7 +8,7 @@ import "testing"
 func TestRestartWithGoBGP(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool) {
 		t.Parallel()
-		s, rib := withGoBGP(t, v6)
+		s, rib := newLab(t).withGoBGP(t, v6, 4200065010)
 		rib(vip6.String(), true)
 		s.Kill()
 		rib("S*", true) // stale

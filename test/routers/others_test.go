@@ -4,6 +4,7 @@ package routers_test
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -16,7 +17,7 @@ func TestGoBGP(t *testing.T) {
 	t.Parallel()
 	families(t, func(t *testing.T, v6 bool) {
 		t.Parallel()
-		s, rib := withGoBGP(t, v6)
+		s, rib := newLab(t).withGoBGP(t, v6, 4200065010)
 		for _, text := range []string{vip4.String(), vip6.String(), "4200065010", "{Med: 77}", "65010:100"} {
 			rib(text, true)
 		}
@@ -31,9 +32,8 @@ func TestGoBGP(t *testing.T) {
 
 // withGoBGP returns a speaker with a session to GoBGP, and a function that waits until GoBGP's routes have a text, or
 // have it no longer.
-func withGoBGP(t *testing.T, v6 bool) (s *routers.Speaker, rib func(text string, want bool)) {
+func (l lab) withGoBGP(t *testing.T, v6 bool, localASN uint32) (s *routers.Speaker, rib func(text string, want bool)) {
 	t.Helper()
-	l := newLab(t)
 	gobgp := routers.StartGoBGP(t, l.router, fmt.Sprintf(`
 [global.config]
   as = 65000
@@ -41,7 +41,7 @@ func withGoBGP(t *testing.T, v6 bool) (s *routers.Speaker, rib func(text string,
 [[neighbors]]
   [neighbors.config]
     neighbor-address = "%s"
-    peer-as = 4200065010
+    peer-as = %d
     auth-password = "secret"
   [neighbors.transport.config]
     passive-mode = true
@@ -58,10 +58,11 @@ func withGoBGP(t *testing.T, v6 bool) (s *routers.Speaker, rib func(text string,
       afi-safi-name = "ipv6-unicast"
     [neighbors.afi-safis.mp-graceful-restart.config]
       enabled = true
-`, l.us(v6)))
+`, l.us(v6), localASN))
 	c := l.settings(v6)
 	p := &c.Peers[0]
-	p.Password, p.MED, p.Communities = "secret", 77, []string{"65010:100"}
+	p.LocalASN = localASN
+	p.Password, p.MED, p.Communities = "secret", new(uint32(77)), []string{"65010:100"}
 	s = routers.StartSpeaker(t, l.Director, c)
 	x := s.AwaitUp()
 	expect.True(t, x.GracefulRestart, "%+v", x)
@@ -81,25 +82,10 @@ func TestExaBGP(t *testing.T) {
 		if v6 {
 			router = l.router.Addr6
 		}
-		exabgp := routers.StartExaBGP(t, l.router, fmt.Sprintf(`%s {
-  router-id 10.0.0.1;
-  local-address %s;
-  local-as 65000;
-  peer-as 4200065010;
-  passive;
-  family { ipv4 unicast; ipv6 unicast; }
-  api { processes [ log ]; receive { parsed; update; } }
-}
-`, l.us(v6), router))
 		c := l.settings(v6)
 		p := &c.Peers[0]
-		p.MED, p.Communities = 77, []string{"65010:100"}
-		s := routers.StartSpeaker(t, l.Director, c)
-		s.AwaitUp()
-		saw := func(text string) {
-			t.Helper()
-			wait.Until(t, "ExaBGP reports "+text, func() bool { return strings.Contains(exabgp.Messages(), text) }, func() any { return exabgp.Messages() })
-		}
+		p.MED, p.Communities = new(uint32(77)), []string{"65010:100"}
+		s, saw := l.withExaBGP(t, l.us(v6), router, c)
 		for _, text := range []string{vip4.String(), vip6.String(), `"med": 77`, `"as-path": [ 4200065010 ]`, "[ 65010, 100 ]"} {
 			saw(text)
 		}
@@ -108,4 +94,25 @@ func TestExaBGP(t *testing.T) {
 		s.Do("withdraw", vip4)
 		saw("withdraw")
 	})
+}
+
+// withExaBGP returns a speaker with a session to ExaBGP, and a function that waits until ExaBGP has reported a text.
+func (l lab) withExaBGP(t *testing.T, us, router netip.Addr, c routers.Settings) (s *routers.Speaker, saw func(text string)) {
+	t.Helper()
+	exabgp := routers.StartExaBGP(t, l.router, fmt.Sprintf(`%s {
+  router-id 10.0.0.1;
+  local-address %s;
+  local-as 65000;
+  peer-as %d;
+  passive;
+  family { ipv4 unicast; ipv6 unicast; }
+  api { processes [ log ]; receive { parsed; update; } }
+}
+`, us, router, c.Peers[0].LocalASN))
+	s = routers.StartSpeaker(t, l.Director, c)
+	s.AwaitUp()
+	return s, func(text string) {
+		t.Helper()
+		wait.Until(t, "ExaBGP reports "+text, func() bool { return strings.Contains(exabgp.Messages(), text) }, func() any { return exabgp.Messages() })
+	}
 }

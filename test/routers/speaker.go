@@ -50,6 +50,22 @@ type Settings struct {
 	Socket   string         `json:"socket"` // where the process takes commands
 	Prefixes []netip.Prefix `json:"prefixes"`
 	NotReady bool           `json:"not_ready"` // more prefixes follow
+	// Policies are more prefixes, with what their routes carry.
+	Policies []announce.PrefixRoute `json:"policies"`
+}
+
+// With returns a prefix whose route carries keys.
+func With(p netip.Prefix, backends int, keys announce.RouteKeys) announce.PrefixRoute {
+	policy := announce.RoutePolicy{RouteKeys: keys}
+	return announce.PrefixRoute{Prefix: p, Route: announce.Route{Policy: policy.Text(), Backends: backends}}
+}
+
+// plain returns prefixes without choices.
+func plain(prefixes []netip.Prefix) (all []announce.PrefixRoute) {
+	for _, p := range prefixes {
+		all = append(all, announce.PrefixRoute{Prefix: p})
+	}
+	return all
 }
 
 const speakerVariable = "IRONVIP_TEST_SPEAKER" // a file with Settings in JSON
@@ -80,21 +96,30 @@ func runSpeaker(path string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	announced := announce.NewPrefixes()
-	ready := announced.Initializer()
-	announced.SetAll(c.Prefixes)
+	announced, inKernel := announce.NewPrefixRoutes(), announce.NewPrefixes()
+	ready, inKernelReady := announced.Initializer(), inKernel.Initializer()
+	add := func(all []announce.PrefixRoute) {
+		for _, r := range all {
+			if c.Routes {
+				inKernel.Set(r.Prefix)
+			} else {
+				announced.Set(r)
+			}
+		}
+	}
+	add(plain(c.Prefixes))
+	add(c.Policies)
 	if !c.NotReady {
 		ready()
+		inKernelReady()
 	}
-	forPeers := announced
 	if c.Routes {
-		forPeers = announce.NewPrefixes()
-		go routes.New(announced, log).Run(ctx)
+		go routes.New(inKernel, log).Run(ctx)
 	}
 	var fds []int
 	json.Unmarshal([]byte(os.Getenv(keptVariable)), &fds)
 	kept := announcer.Inherit(c.Socket, fds, log)
-	s := bgp.New(ctx, bgp.Config{RouterID: c.RouterID, Peers: c.Peers, Record: c.Record, Log: log, Inherited: kept.BGP}, session.NewLocRIB(forPeers))
+	s := bgp.New(ctx, bgp.Config{RouterID: c.RouterID, Peers: c.Peers, Record: c.Record, Log: log, Inherited: kept.BGP}, announced)
 	f := bfd.New(bfd.Config{Log: log, Inherited: kept.BFD, Report: func(st bfd.Status) {
 		if st.State == bfd.Down && st.Failed {
 			s.PathDown(st.Peer.String(), "BFD: "+st.Reason)
@@ -114,10 +139,17 @@ func runSpeaker(path string) error {
 		json.Unmarshal(b, &all)
 		return all
 	}
-	mux.HandleFunc("/announce", func(_ http.ResponseWriter, r *http.Request) { announced.SetAll(prefixes(r)) })
+	mux.HandleFunc("/announce", func(_ http.ResponseWriter, r *http.Request) { add(plain(prefixes(r))) })
+	mux.HandleFunc("/policies", func(_ http.ResponseWriter, r *http.Request) {
+		var all []announce.PrefixRoute
+		b, _ := io.ReadAll(r.Body)
+		json.Unmarshal(b, &all)
+		add(all)
+	})
 	mux.HandleFunc("/withdraw", func(_ http.ResponseWriter, r *http.Request) {
 		for _, p := range prefixes(r) {
 			announced.Delete(p)
+			inKernel.Delete(p)
 		}
 	})
 	mux.HandleFunc("/ready", func(http.ResponseWriter, *http.Request) { ready() })
@@ -274,6 +306,12 @@ func (s *Speaker) Restart(change func(*Settings)) {
 func (s *Speaker) Do(command string, prefixes ...netip.Prefix) {
 	s.t.Helper()
 	s.post(command, prefixes, nil)
+}
+
+// Announce announces prefixes with what their routes carry.
+func (s *Speaker) Announce(all ...announce.PrefixRoute) {
+	s.t.Helper()
+	s.post("policies", all, nil)
 }
 
 func (s *Speaker) post(command string, in, out any) {

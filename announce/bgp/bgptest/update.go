@@ -18,6 +18,8 @@ import (
 const (
 	nextHop       = 3
 	communities   = 8
+	extended      = 16
+	large         = 32
 	mpReachNLRI   = 14
 	mpUnreachNLRI = 15
 )
@@ -30,7 +32,7 @@ type Update struct {
 	Order                []byte          // of the types
 }
 
-// String shows the update as "+prefix" and "-prefix" with the communities, "EOR 4" or "EOR 6".
+// String shows the update as "+prefix" and "-prefix" with the communities of all kinds, "EOR 4" or "EOR 6".
 func (u Update) String() string {
 	var words []string
 	for _, p := range u.Announced {
@@ -40,8 +42,10 @@ func (u Update) String() string {
 		words = append(words, "-"+p.String())
 	}
 	slices.Sort(words)
-	if c, ok := u.Attributes[communities]; ok {
-		words = append(words, c)
+	for _, typ := range []byte{communities, extended, large} {
+		if c, ok := u.Attributes[typ]; ok {
+			words = append(words, c)
+		}
 	}
 	switch {
 	case len(words) > 0:

@@ -2,6 +2,8 @@ package message
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -9,24 +11,51 @@ import (
 // Community is a community of RFC 1997.
 type Community uint32
 
-// GracefulShutdown asks routers to prefer other paths (RFC 8326).
-const GracefulShutdown Community = 0xffff0000
+// LargeCommunity is a community of RFC 8092: an ASN and two numbers that its operator chooses.
+type LargeCommunity [3]uint32
 
-var wellKnown = map[string]Community{"graceful-shutdown": GracefulShutdown, "no-export": 0xffffff01, "no-advertise": 0xffffff02,
+// GracefulShutdown asks routers to prefer other paths (RFC 8326).
+const GracefulShutdown = "graceful-shutdown"
+
+// wellKnown has the communities of IANA's registry that a host of VIPs can use, by their names.
+var wellKnown = map[string]Community{GracefulShutdown: 0xffff0000, "no-export": 0xffffff01, "no-advertise": 0xffffff02,
 	"no-export-subconfed": 0xffffff03, "no-peer": 0xffffff04, "blackhole": 0xffff029a}
 
-// ParseCommunity reads "65010:100", or a name of the registry such as "no-export".
-func ParseCommunity(s string) (Community, error) {
-	if c, ok := wellKnown[s]; ok {
-		return c, nil
+// CommunityNames returns the names of communities, sorted.
+func CommunityNames() []string { return slices.Sorted(maps.Keys(wellKnown)) }
+
+// AddCommunity adds a community, unless it is there: "65010:100", "4200065010:1:100", or a name such as "no-export".
+func (a *PathAttributes) AddCommunity(text string) error {
+	if c, ok := wellKnown[text]; ok {
+		a.Communities = addTo(a.Communities, c)
+		return nil
 	}
-	high, low, ok := strings.Cut(s, ":")
-	h, err1 := strconv.ParseUint(high, 10, 16)
-	l, err2 := strconv.ParseUint(low, 10, 16)
-	if !ok || err1 != nil || err2 != nil {
-		return 0, fmt.Errorf("invalid community %q: must be two numbers of at most 65535, such as 65010:100", s)
+	var large LargeCommunity
+	parts := strings.Split(text, ":")
+	bits := 16
+	if len(parts) == len(large) {
+		bits = 32
+	} else if len(parts) != 2 {
+		return fmt.Errorf("invalid community %q", text)
 	}
-	return Community(h<<16 | l), nil
+	for i, part := range parts {
+		n, err := strconv.ParseUint(part, 10, bits)
+		if err != nil {
+			return fmt.Errorf("invalid community %q: %q is not a number of %d bits", text, part, bits)
+		}
+		large[i] = uint32(n)
+	}
+	if bits == 32 {
+		a.LargeCommunities = addTo(a.LargeCommunities, large)
+	} else {
+		a.Communities = addTo(a.Communities, Community(large[0]<<16|large[1]))
+	}
+	return nil
 }
 
-func (c Community) String() string { return fmt.Sprintf("%d:%d", c>>16, c&0xffff) }
+func addTo[C comparable](all []C, c C) []C {
+	if slices.Contains(all, c) { // RFC 8092, 3: each one once
+		return all
+	}
+	return append(all, c)
+}

@@ -3,6 +3,7 @@ package message_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/ironvip/ironvip/announce/bgp/bgptest"
@@ -16,6 +17,7 @@ var nextHops = [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), net
 func TestAttributes(t *testing.T) {
 	const mpReachNLRI = 14
 	some := []message.Community{65010<<16 | 100}
+	large := []message.LargeCommunity{{4200000000, 1, 2}, {65010, 0, 4294967295}}
 	type attributes = message.PathAttributes
 	for _, c := range []struct {
 		name string
@@ -25,7 +27,7 @@ func TestAttributes(t *testing.T) {
 		want map[byte]string
 	}{
 		{"eBGP", attributes{ASN: 4200000000, LocalPref: 100}, true, message.IPv4, map[byte]string{1: "40 00", 2: "40 0201fa56ea00", 3: "40 0a000002"}},
-		{"eBGP with everything", attributes{ASN: 4200000000, MED: 7, LocalPref: 300, Communities: append(some, message.GracefulShutdown)}, true, message.IPv4,
+		{"eBGP with everything", attributes{ASN: 4200000000, MED: 7, LocalPref: 300, Communities: append(some, 0xffff0000)}, true, message.IPv4,
 			map[byte]string{1: "40 00", 2: "40 0201fa56ea00", 3: "40 0a000002", 4: "80 00000007", 8: "d0 fdf20064ffff0000"}},
 		{"peer with 2-byte ASNs", attributes{ASN: 4200000000}, false, message.IPv4,
 			map[byte]string{1: "40 00", 2: "40 02015ba0", 3: "40 0a000002", 17: "c0 0201fa56ea00"}},
@@ -33,6 +35,18 @@ func TestAttributes(t *testing.T) {
 		{"iBGP", attributes{ASN: 65010, IBGP: true, LocalPref: 100}, true, message.IPv4, map[byte]string{1: "40 00", 2: "40 ", 3: "40 0a000002", 5: "40 00000064"}},
 		{"iBGP with everything", attributes{ASN: 65010, IBGP: true, MED: 7, LocalPref: 300, Communities: some}, true, message.IPv4,
 			map[byte]string{1: "40 00", 2: "40 ", 3: "40 0a000002", 4: "80 00000007", 5: "40 0000012c", 8: "d0 fdf20064"}},
+		// RFC 8092, 3: the flags are optional and transitive, and each community has 12 bytes.
+		{"large communities", attributes{ASN: 65010, LargeCommunities: large}, true, message.IPv4,
+			map[byte]string{1: "40 00", 2: "40 02010000fdf2", 3: "40 0a000002", 32: "d0 fa56ea000000000100000002" + "0000fdf200000000ffffffff"}},
+		{"prepended", attributes{ASN: 65010, Prepend: 2}, true, message.IPv4, map[byte]string{1: "40 00", 2: "40 02030000fdf20000fdf20000fdf2", 3: "40 0a000002"}},
+		{"prepended for a peer with 2-byte ASNs", attributes{ASN: 4200000000, Prepend: 1}, false, message.IPv4,
+			map[byte]string{1: "40 00", 2: "40 02025ba05ba0", 3: "40 0a000002", 17: "c0 0202fa56ea00fa56ea00"}},
+		{"prepended in the AS", attributes{ASN: 65010, IBGP: true, Prepend: 2}, true, message.IPv4, map[byte]string{1: "40 00", 2: "40 ", 3: "40 0a000002", 5: "40 00000000"}},
+		// RFC 10005: type 0x00 or 0x40, subtype 0x04, the ASN in two bytes, bytes per second in IEEE 754: 125000 is 0x47f42400.
+		{"link bandwidth", attributes{ASN: 65010, LinkBandwidth: 125000}, true, message.IPv4,
+			map[byte]string{1: "40 00", 2: "40 02010000fdf2", 3: "40 0a000002", 16: "c0 0004fdf247f42400"}},
+		{"link bandwidth in the AS", attributes{ASN: 4200000000, IBGP: true, LocalPref: 100, LinkBandwidth: 375000}, true, message.IPv4,
+			map[byte]string{1: "40 00", 2: "40 ", 3: "40 0a000002", 5: "40 00000064", 16: "c0 40045ba048b71b00"}},
 		{"IPv6", attributes{ASN: 65010, IBGP: true, LocalPref: 100}, true, message.IPv6, map[byte]string{1: "40 00", 2: "40 ", 5: "40 00000064",
 			mpReachNLRI: "90 00020110fd0000000000000000000000000000020080fd960000000000000000000000000001"}},
 	} {
@@ -44,8 +58,27 @@ func TestAttributes(t *testing.T) {
 		if len(all) != 1 || fmt.Sprint(all[0].Attributes) != fmt.Sprint(c.want) || fmt.Sprint(all[0].Announced) != fmt.Sprintf("[%s]", p) {
 			t.Errorf("%s: %+v, want %v", c.name, all, c.want)
 		}
+		if c.f == message.IPv4 && !slices.IsSorted(all[0].Order[:len(all[0].Order)-1]) { // the next hop comes last
+			t.Errorf("%s: attributes in the order %v", c.name, all[0].Order)
+		}
 		if c.f == message.IPv6 && all[0].Order[0] != mpReachNLRI {
 			t.Errorf("%s: attributes in the order %v", c.name, all[0].Order)
+		}
+	}
+}
+
+// The largest attributes that the configuration allows leave room for a prefix.
+func TestLargestAttributes(t *testing.T) {
+	a := message.PathAttributes{ASN: 4200000000, Prepend: message.MaxPrepend, MED: 1, LinkBandwidth: 1}
+	for i := range 64 {
+		if err := a.AddCommunity(fmt.Sprintf("4200000000:%d:1", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, as4 := range []bool{true, false} {
+		all := bgptest.Decode(t, message.AppendAnnounce(nil, message.IPv6, a.Append(nil, as4), nextHops[message.IPv6], []netip.Prefix{prefix("fd96::1/128")}))
+		if len(all) != 1 || len(all[0].Attributes[32]) != len("d0 ")+2*12*64 || len(all[0].Attributes[2]) < 2*(2+2*33) {
+			t.Errorf("as4 %t: %+v", as4, all)
 		}
 	}
 }

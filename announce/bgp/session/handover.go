@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -31,7 +32,7 @@ type Kept struct {
 }
 
 // Resume returns the session that an earlier process has handed over. Run goes on with it.
-func Resume(settings Settings, c net.Conn, kept Kept, routes *LocRIB, owner Owner) *Session {
+func Resume(settings Settings, c net.Conn, kept Kept, routes LocRIB, owner Owner) *Session {
 	return &Session{Settings: settings, owner: owner, routes: routes, conn: c, refresh: wake.New(), resumed: &kept,
 		reader: bufio.NewReaderSize(io.MultiReader(bytes.NewReader(kept.Unread), c), message.MaxSize),
 		remote: kept.Remote, hold: kept.Hold}
@@ -50,11 +51,6 @@ func (s *Session) handOver() (kept Kept, ok bool) {
 		return kept, false
 	}
 	unread, _ := s.reader.Peek(s.reader.Buffered())
-	kept = Kept{Remote: s.remote, Hold: s.hold, Since: s.upSince, Unread: bytes.Clone(unread), Prefixes: slices.Clone(s.out.before)}
-	for p := range s.routes.All() {
-		if s.out.sends(message.FamilyOf(p)) {
-			kept.Prefixes = append(kept.Prefixes, p)
-		}
-	}
+	kept = Kept{Remote: s.remote, Hold: s.hold, Since: s.upSince, Unread: bytes.Clone(unread), Prefixes: slices.Collect(maps.Keys(s.out.sent))}
 	return kept, true
 }

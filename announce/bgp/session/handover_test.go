@@ -47,17 +47,17 @@ func TestHandOver(t *testing.T) {
 		}()
 		return func() error { cancel(ErrHandOver); return <-ended }
 	}
-	begin := func(prefixes ...string) (*keeper, func(), *table.Table[netip.Prefix, netip.Prefix]) {
-		routes := announce.NewPrefixes()
+	begin := func(prefixes ...string) (*keeper, func(), *table.Table[netip.Prefix, announce.PrefixRoute]) {
+		routes := announce.NewPrefixRoutes()
 		ready := routes.Initializer()
 		for _, p := range prefixes {
-			routes.Set(netip.MustParsePrefix(p))
+			routes.Set(announce.PrefixRoute{Prefix: netip.MustParsePrefix(p)})
 		}
 		return &keeper{running: &running{t: t, routes: routes, up: make(chan struct{})}}, ready, routes
 	}
 	k, ready, routes := begin("fd96::1/128", "fd96::2/128")
 	ready()
-	end := run(k, New(settings, ours, false, NewLocRIB(routes), k))
+	end := run(k, New(settings, ours, false, routes, k))
 	router.Establish(bgptest.Open())
 	router.Expect("+fd96::1/128 +fd96::2/128", "EOR 4", "EOR 6")
 	refresh := []byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x17\x05\x00\x02\x00\x01")
@@ -67,7 +67,7 @@ func TestHandOver(t *testing.T) {
 	must.True(t, k.conn != nil, "the session was not handed over")
 
 	next, ready, routes := begin("fd96::2/128")
-	end = run(next, Resume(settings, k.conn, k.kept, NewLocRIB(routes), next))
+	end = run(next, Resume(settings, k.conn, k.kept, routes, next))
 	router.Expect("+fd96::2/128")
 	ready()
 	router.Expect("-fd96::1/128", "EOR 4", "EOR 6")

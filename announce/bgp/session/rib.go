@@ -2,62 +2,68 @@ package session
 
 import (
 	"net/netip"
+	"unique"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/internal/table"
 )
 
-// Routes is a table of prefixes without host bits.
-type Routes = table.Reader[netip.Prefix, netip.Prefix]
+// LocRIB is the routes that this host announces (RFC 4271, 3.2): a table of the caller, which is ready when
+// it has every route that this host announces now. Each session sends End-of-RIB then. Prefixes have no host bits.
+type LocRIB = table.Reader[netip.Prefix, announce.PrefixRoute]
 
-// LocRIB is the set of prefixes that this host announces to every peer (RFC 4271, 3.2): a table of the
-// caller, which is ready when it has every prefix that this host announces now. Each session sends
-// End-of-RIB then.
-type LocRIB struct {
-	Routes
-	count [message.Families]func() int
-}
+// attributes are the encoded attributes of routes, each set once in memory; the zero value: no route.
+type attributes = unique.Handle[string]
 
-// NewLocRIB returns the set of a table's prefixes.
-func NewLocRIB(routes Routes) *LocRIB {
-	r := &LocRIB{Routes: routes}
-	for f := range message.Families {
-		r.count[f] = routes.Sum(func(p *netip.Prefix) int {
-			if message.FamilyOf(*p) == f {
-				return 1
-			}
-			return 0
-		})
-	}
-	return r
-}
-
-// adjRIBOut makes the UPDATE messages for one peer. It stores no routes: it is a position in the feed of
-// the Loc-RIB, and the attributes, which are the same for all routes of a peer. So a change of one prefix
-// costs one UPDATE for each peer, whatever the number of prefixes, and a peer that reads slowly delays
-// nobody else.
+// adjRIBOut makes the UPDATE messages for one peer. It is a position in the feed of the Loc-RIB, so a peer
+// that reads slowly delays nobody else, and the attributes with which the peer has each prefix. So a change
+// of one prefix costs at most one UPDATE for each peer, whatever the number of prefixes, and a change of the
+// settings costs the UPDATEs of the routes that differ.
 type adjRIBOut struct {
-	loc        *LocRIB
-	feed       *table.Feed[netip.Prefix, netip.Prefix]
-	families   [message.Families]bool       // of the session: they have an End-of-RIB
-	nextHop    [message.Families]netip.Addr // invalid: no routes of this family
-	attributes []byte                       // encoded; of the messages that are appended next
-	ended      bool                         // End-of-RIB was appended
-	before     []netip.Prefix               // that the peer may have of an earlier process
+	loc      LocRIB
+	feed     *table.Feed[netip.Prefix, announce.PrefixRoute]
+	families [message.Families]bool       // of the session: they have an End-of-RIB
+	nextHop  [message.Families]netip.Addr // invalid: no routes of this family
+	encode   func(announce.Route) string  // as it is now; "": the peer does not get the route
+	sent     map[netip.Prefix]attributes
+	prefixes [message.Families]int // that are in sent
+	resumed  bool                  // sent has prefixes of the earlier process, until the end
+	ended    bool                  // End-of-RIB was appended
 
 	// As of the latest appendUpdates: closed when there are more changes, and when the initial prefixes are
 	// complete. A nil ready: that is known.
 	changed, ready <-chan struct{}
 }
 
-// out returns the messages for a peer with which the session has the given families, from the
+// newAdjRIBOut returns the messages for a peer with which the session has the given families, from the
 // beginning. Prefixes of a family without a next hop are left out. The caller closes the feed.
-func (r *LocRIB) out(families [message.Families]bool, nextHop [message.Families]netip.Addr) *adjRIBOut {
-	return &adjRIBOut{loc: r, feed: r.Watch(), families: families, nextHop: nextHop}
+func newAdjRIBOut(loc LocRIB, families [message.Families]bool, nextHop [message.Families]netip.Addr, encode func(announce.Route) string) *adjRIBOut {
+	return &adjRIBOut{loc: loc, feed: loc.Watch(), families: families, nextHop: nextHop, encode: encode, sent: map[netip.Prefix]attributes{}}
 }
 
-// sends reports whether prefixes of the family are announced.
-func (o *adjRIBOut) sends(f message.Family) bool { return o.families[f] && o.nextHop[f].IsValid() }
+// unknown are the attributes of a prefix that the peer has from the earlier process.
+var unknown = unique.Make("unknown")
+
+// resume notes the prefixes that the peer has from the earlier process. Each is sent again, or withdrawn.
+func (o *adjRIBOut) resume(prefixes []netip.Prefix) {
+	o.resumed = true
+	for _, p := range prefixes {
+		o.sent[p] = unknown
+		o.prefixes[message.FamilyOf(p)]++
+	}
+}
+
+// appendGone appends the withdrawal of the prefixes of the earlier process that this one does not announce.
+func (o *adjRIBOut) appendGone(b []byte) []byte {
+	all := o.begin()
+	for p, a := range o.sent {
+		if a == unknown {
+			all.add(&announce.PrefixRoute{Prefix: p}, true, false)
+		}
+	}
+	return all.append(b)
+}
 
 // appendUpdates appends the messages for the next changes, which are at most 512 prefixes, and for
 // the end of the initial ones. It returns false if there are no more changes yet.
@@ -68,15 +74,21 @@ func (o *adjRIBOut) appendUpdates(b []byte) (_ []byte, more bool) {
 	if isReady {
 		o.ready = nil
 	}
-	batch, changed := o.feed.TryNext()
-	if len(batch) > 0 {
+	changes, changed := o.feed.TryNext()
+	if len(changes) > 0 {
 		o.changed = closed // there may be more
-		return o.appendChanges(b, batch), true
+		all := o.begin()
+		for i := range changes {
+			all.add(&changes[i].Value, changes[i].Deleted, false)
+		}
+		return all.append(b), true
 	}
 	o.changed = changed
 	if isReady && !o.ended {
 		o.ended = true
-		b = o.appendGone(b)
+		if o.resumed {
+			b = o.appendGone(b)
+		}
 		for f := range message.Families {
 			if o.families[f] {
 				b = message.AppendEndOfRIB(b, f)
@@ -86,67 +98,99 @@ func (o *adjRIBOut) appendUpdates(b []byte) (_ []byte, more bool) {
 	return b, false
 }
 
-// appendGone appends the withdrawal of prefixes that an earlier process has announced.
-func (o *adjRIBOut) appendGone(b []byte) []byte {
-	var gone [message.Families][]netip.Prefix
-	for _, p := range o.before {
-		if _, _, announced := o.loc.Get(p); !announced {
-			gone[message.FamilyOf(p)] = append(gone[message.FamilyOf(p)], p)
-		}
-	}
-	o.before = nil
-	for f := range message.Families {
-		b = message.AppendWithdraw(b, f, o.nextHop[f], gone[f])
-	}
-	return b
-}
-
 var closed = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-func (o *adjRIBOut) appendChanges(b []byte, batch []table.Change[netip.Prefix]) []byte {
-	var announced, withdrawn [message.Families][]netip.Prefix
-	for _, c := range batch {
-		f := message.FamilyOf(c.Value)
-		switch {
-		case !o.sends(f):
-		case c.Deleted:
-			withdrawn[f] = append(withdrawn[f], c.Value)
-		default:
-			announced[f] = append(announced[f], c.Value)
-		}
+// appendChanged appends the messages for all prefixes whose attributes differ from those that the peer has.
+func (o *adjRIBOut) appendChanged(b []byte) []byte {
+	all := o.begin()
+	for _, r := range o.loc.All() {
+		all.add(&r, false, false)
 	}
-	for f := range message.Families {
-		b = message.AppendWithdraw(b, f, o.nextHop[f], withdrawn[f])
-		b = message.AppendAnnounce(b, f, o.attributes, o.nextHop[f], announced[f])
-	}
-	return b
+	return all.append(b)
 }
 
-// appendAll appends the messages for all prefixes of a family, for a router that asks for them or
-// for new attributes.
-func (o *adjRIBOut) appendAll(b []byte, f message.Family) []byte {
-	if !o.sends(f) {
-		return b
-	}
-	var all []netip.Prefix
-	for p := range o.loc.All() {
-		if message.FamilyOf(p) == f {
-			all = append(all, p)
+// appendAgain appends the messages for all prefixes of a family, for a router that asks for them.
+func (o *adjRIBOut) appendAgain(b []byte, f message.Family) []byte {
+	all := o.begin()
+	for _, r := range o.loc.All() {
+		if message.FamilyOf(r.Prefix) == f {
+			all.add(&r, false, true)
 		}
 	}
-	return message.AppendAnnounce(b, f, o.attributes, o.nextHop[f], all)
+	return all.append(b)
 }
 
-// prefixes returns how many prefixes of each family are announced.
-func (o *adjRIBOut) prefixes() (n [message.Families]int) {
-	for f := range message.Families {
-		if o.sends(f) {
-			n[f] = o.loc.count[f]()
-		}
+// batch collects the changes for some messages.
+type batch struct {
+	*adjRIBOut
+	withdrawn [message.Families][]netip.Prefix
+	announced map[group][]netip.Prefix
+	groups    []group // of announced, in the order in which they came first
+	encoded   map[announce.Route]attributes
+}
+
+// group is what prefixes in one message have in common.
+type group struct {
+	family message.Family
+	attributes
+}
+
+func (o *adjRIBOut) begin() *batch {
+	return &batch{adjRIBOut: o, announced: map[group][]netip.Prefix{}, encoded: map[announce.Route]attributes{}}
+}
+
+// add notes that the peer is to have a route from now on, unless the peer has it. Again sends the route also then.
+func (b *batch) add(r *announce.PrefixRoute, deleted, again bool) {
+	f := message.FamilyOf(r.Prefix)
+	if !b.families[f] || !b.nextHop[f].IsValid() {
+		return
 	}
-	return n
+	var none, now attributes
+	if !deleted {
+		now = b.attributesOf(r.Route)
+	}
+	was := b.sent[r.Prefix]
+	switch {
+	case now == none && was == none, now == was && !again:
+	case now == none:
+		delete(b.sent, r.Prefix)
+		b.prefixes[f]--
+		b.withdrawn[f] = append(b.withdrawn[f], r.Prefix)
+	default:
+		if was == none {
+			b.prefixes[f]++
+		}
+		b.sent[r.Prefix] = now
+		g := group{f, now}
+		if b.announced[g] == nil {
+			b.groups = append(b.groups, g)
+		}
+		b.announced[g] = append(b.announced[g], r.Prefix)
+	}
+}
+
+func (b *batch) attributesOf(r announce.Route) attributes {
+	a, known := b.encoded[r]
+	if !known {
+		if text := b.encode(r); text != "" {
+			a = unique.Make(text)
+		}
+		b.encoded[r] = a
+	}
+	return a
+}
+
+// append appends the messages. An aggregate comes before the withdrawal of the routes in it.
+func (b *batch) append(to []byte) []byte {
+	for _, g := range b.groups {
+		to = message.AppendAnnounce(to, g.family, []byte(g.Value()), b.nextHop[g.family], b.announced[g])
+	}
+	for f := range message.Families {
+		to = message.AppendWithdraw(to, f, b.nextHop[f], b.withdrawn[f])
+	}
+	return to
 }

@@ -15,6 +15,24 @@ import (
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
+// plain is a route without a policy.
+func plain(s string) announce.PrefixRoute { return announce.PrefixRoute{Prefix: prefix(s)} }
+
+// encode returns the attributes of a route for an eBGP router without keys.
+func encode(r announce.Route) string {
+	a, gets := r.Attributes("10.0.0.1", announce.RouteKeys{}, false, false)
+	if !gets {
+		return ""
+	}
+	path := message.PathAttributes{ASN: 65010, MED: a.MED, LinkBandwidth: float32(a.LinkBandwidth)}
+	for _, c := range a.Communities {
+		if err := path.AddCommunity(c); err != nil {
+			panic(err)
+		}
+	}
+	return string(path.Append(nil, true))
+}
+
 // updates returns the messages of appendUpdates until there are no more.
 func updates(t *testing.T, o *adjRIBOut) string {
 	t.Helper()
@@ -35,18 +53,18 @@ func words(t *testing.T, b []byte) string {
 }
 
 func TestUpdates(t *testing.T) {
-	routes := announce.NewPrefixes()
+	routes := announce.NewPrefixRoutes()
 	ready := routes.Initializer()
-	loc := NewLocRIB(routes)
-	routes.SetAll([]netip.Prefix{prefix("10.96.0.1/32"), prefix("10.96.0.76/30"), prefix("fd96::1/128")})
+	out := func(families [message.Families]bool, hops [message.Families]netip.Addr) *adjRIBOut {
+		return newAdjRIBOut(routes, families, hops, encode)
+	}
+	routes.SetAll([]announce.PrefixRoute{plain("10.96.0.1/32"), plain("10.96.0.76/30"), plain("fd96::1/128")})
 	both := [message.Families]bool{true, true}
 	hops := [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}
-	all, only4, noHop := loc.out(both, hops), loc.out([message.Families]bool{true, false}, hops), loc.out(both, [message.Families]netip.Addr{hops[0], {}})
+	all, only4, noHop := out(both, hops), out([message.Families]bool{true, false}, hops), out(both, [message.Families]netip.Addr{hops[0], {}})
 	outs := []*adjRIBOut{all, only4, noHop}
-	attributes := (&message.PathAttributes{ASN: 65010}).Append(nil, true)
 	for _, o := range outs {
 		defer o.feed.Close()
-		o.attributes = attributes
 	}
 	for _, step := range []struct {
 		name             string
@@ -55,8 +73,8 @@ func TestUpdates(t *testing.T) {
 	}{
 		{"at the start", func() {}, "+10.96.0.1/32 +10.96.0.76/30, +fd96::1/128", "+10.96.0.1/32 +10.96.0.76/30", "+10.96.0.1/32 +10.96.0.76/30"},
 		{"ready", ready, "EOR 4, EOR 6", "EOR 4", "EOR 4, EOR 6"},
-		{"no change", func() { routes.Set(prefix("10.96.0.1/32")); routes.Delete(prefix("10.96.0.9/32")) }, "", "", ""},
-		{"a new prefix", func() { routes.Set(prefix("10.96.0.2/32")) }, "+10.96.0.2/32", "+10.96.0.2/32", "+10.96.0.2/32"},
+		{"no change", func() { routes.Set(plain("10.96.0.1/32")); routes.Delete(prefix("10.96.0.9/32")) }, "", "", ""},
+		{"a new prefix", func() { routes.Set(plain("10.96.0.2/32")) }, "+10.96.0.2/32", "+10.96.0.2/32", "+10.96.0.2/32"},
 		{"withdrawn ones", func() { routes.Delete(prefix("10.96.0.76/30")); routes.Delete(prefix("fd96::1/128")) }, "-10.96.0.76/30, -fd96::1/128", "-10.96.0.76/30", "-10.96.0.76/30"},
 	} {
 		step.change()
@@ -64,16 +82,16 @@ func TestUpdates(t *testing.T) {
 			expect.Equal(t, updates(t, outs[i]), want, "%s, peer %d", step.name, i)
 		}
 	}
-	expect.Equal(t, noHop.prefixes(), [message.Families]int{2, 0}, "prefixes")
-	expect.Equal(t, words(t, all.appendAll(nil, message.IPv4)), "+10.96.0.1/32 +10.96.0.2/32", "all")
-	expect.Equal(t, words(t, noHop.appendAll(nil, message.IPv6)), "", "all without a next hop")
+	expect.Equal(t, noHop.prefixes, [message.Families]int{2, 0}, "prefixes")
+	expect.Equal(t, words(t, all.appendAgain(nil, message.IPv4)), "+10.96.0.1/32 +10.96.0.2/32", "all")
+	expect.Equal(t, words(t, noHop.appendAgain(nil, message.IPv6)), "", "all without a next hop")
 }
 
 // changed and ready say when there are more messages.
 func TestWaiting(t *testing.T) {
-	routes := announce.NewPrefixes()
+	routes := announce.NewPrefixRoutes()
 	ready := routes.Initializer()
-	o := NewLocRIB(routes).out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
+	o := newAdjRIBOut(routes, [message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}}, encode)
 	defer o.feed.Close()
 	check := func(step string, changed, ready bool) {
 		t.Helper()
@@ -83,7 +101,7 @@ func TestWaiting(t *testing.T) {
 	}
 	updates(t, o)
 	check("empty", false, false)
-	routes.Set(prefix("10.96.0.1/32"))
+	routes.Set(plain("10.96.0.1/32"))
 	check("announced", true, false)
 	ready()
 	check("ready", true, true)
@@ -96,27 +114,27 @@ func TestWaiting(t *testing.T) {
 
 // A peer that comes later gets what there is, without former prefixes, and End-of-RIB.
 func TestLaterPeer(t *testing.T) {
-	routes := announce.NewPrefixes()
-	routes.SetAll([]netip.Prefix{prefix("10.96.0.1/32"), prefix("10.96.0.2/32")})
+	routes := announce.NewPrefixRoutes()
+	routes.SetAll([]announce.PrefixRoute{plain("10.96.0.1/32"), plain("10.96.0.2/32")})
 	routes.Delete(prefix("10.96.0.1/32"))
-	o := NewLocRIB(routes).out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
+	o := newAdjRIBOut(routes, [message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}}, encode)
 	defer o.feed.Close()
 	expect.Equal(t, updates(t, o), "+10.96.0.2/32, EOR 4, EOR 6")
 	expect.True(t, o.ready == nil, "ready must be nil once it is known")
 }
 
-// The memory of one prefix, and of nothing more for each of ten peers that have received all of them.
+// The memory of one prefix, and of what each of ten peers has of it. The attributes are in memory once.
 func TestMemoryPerPrefix(t *testing.T) {
-	const prefixes, peers, most = 10_000, 10, 160
+	const prefixes, peers, most = 10_000, 10, 200 + 10*80
+	const policy = `{"Communities":["65010:100","no-export","4200065010:1:100"]}`
 	size := heapsize.Of(func() any {
-		routes := announce.NewPrefixes()
-		loc := NewLocRIB(routes)
+		routes := announce.NewPrefixRoutes()
 		for i := range prefixes {
-			routes.Set(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 90, byte(i >> 8), byte(i)}), 32))
+			routes.Set(announce.PrefixRoute{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 90, byte(i >> 8), byte(i)}), 32), Route: announce.Route{Policy: policy}})
 		}
 		var outs []*adjRIBOut
 		for range peers {
-			o := loc.out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
+			o := newAdjRIBOut(routes, [message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}}, encode)
 			for b, more := []byte(nil), true; more; {
 				_, more = o.appendUpdates(b[:0])
 			}

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/announce/bgp/transport"
 	"github.com/ironvip/ironvip/internal/parallel"
@@ -25,10 +25,10 @@ func (s *Session) established(ctx context.Context) error {
 		s.unsent = message.AppendKeepalive(s.unsent) // the last one may be long ago
 	}
 	nextHop := transport.NextHops(s.conn, s.VRF, s.remote.ExtendedNextHop)
-	s.out = s.routes.out(s.remote.Families, nextHop)
+	s.out = newAdjRIBOut(s.routes, s.remote.Families, nextHop, s.attributes)
 	defer s.out.feed.Close()
 	if s.resumed != nil {
-		s.out.before = s.resumed.Prefixes
+		s.out.resume(s.resumed.Prefixes)
 	}
 	s.owner.KeepsRoutes(s.restarts())
 	s.enter(Established, func(st *Status) {
@@ -70,7 +70,6 @@ func notificationAfter(err error, failed <-chan error) error {
 
 // sendAll sends the prefixes, their changes and keepalives until the session ends.
 func (s *Session) sendAll(ctx context.Context, failed <-chan error) error {
-	s.out.attributes = s.attributes()
 	keepalive := time.NewTimer(s.untilKeepalive())
 	defer keepalive.Stop()
 	for all := s.upSince; ; { // when everything had been sent
@@ -83,7 +82,7 @@ func (s *Session) sendAll(ctx context.Context, failed <-chan error) error {
 		}
 		if !more {
 			all = time.Now()
-			s.owner.Update(func(st *Status) { st.Prefixes, st.Sending = s.out.prefixes(), time.Time{} })
+			s.owner.Update(func(st *Status) { st.Prefixes, st.Sending = s.out.prefixes, time.Time{} })
 		}
 		select {
 		case <-ctx.Done():
@@ -96,26 +95,24 @@ func (s *Session) sendAll(ctx context.Context, failed <-chan error) error {
 		case <-s.out.changed:
 		case <-s.out.ready:
 		case <-s.owner.AttributesChanged():
-			if now := s.attributes(); !bytes.Equal(s.out.attributes, now) {
-				s.out.attributes = now
-				for f := range message.Families {
-					s.unsent = s.out.appendAll(s.unsent, f)
-				}
-			}
+			s.unsent = s.out.appendChanged(s.unsent)
 		case <-s.refresh:
 			for f := range message.Families {
 				if s.refreshed[f].Swap(false) {
-					s.unsent = s.out.appendAll(s.unsent, f)
+					s.unsent = s.out.appendAgain(s.unsent, f)
 				}
 			}
 		}
 	}
 }
 
-// attributes returns the encoded attributes of the routes.
-func (s *Session) attributes() []byte {
-	a := s.owner.Attributes()
-	return a.Append(nil, s.remote.AS4)
+// attributes returns the encoded attributes of a route; "": the router does not get it.
+func (s *Session) attributes(r announce.Route) string {
+	a, gets := s.owner.Attributes(r)
+	if !gets {
+		return ""
+	}
+	return string(a.Append(nil, s.remote.AS4))
 }
 
 // untilKeepalive returns the time to the next KEEPALIVE: a third of the hold time, with jitter (RFC

@@ -29,8 +29,8 @@ type Settings struct {
 type Owner interface {
 	// Update changes the status.
 	Update(change func(*Status))
-	// Attributes returns the attributes of the routes.
-	Attributes() message.PathAttributes
+	// Attributes returns the attributes of a route, and whether the router gets it.
+	Attributes(announce.Route) (message.PathAttributes, bool)
 	// AttributesChanged returns a channel that receives a value after a change of the attributes.
 	AttributesChanged() <-chan struct{}
 	// HandOver is called with a session that goes on in the next process. The owner has the connection then.
@@ -43,7 +43,7 @@ type Owner interface {
 type Session struct {
 	Settings
 	owner     Owner
-	routes    *LocRIB
+	routes    LocRIB
 	conn      net.Conn
 	reader    *bufio.Reader
 	restarted bool  // for the OPEN
@@ -66,7 +66,7 @@ type Session struct {
 
 // New returns a session on a connection, which it owns. restarted says that the router may have
 // kept the routes of an earlier process.
-func New(s Settings, c net.Conn, restarted bool, routes *LocRIB, owner Owner) *Session {
+func New(s Settings, c net.Conn, restarted bool, routes LocRIB, owner Owner) *Session {
 	return &Session{Settings: s, owner: owner, routes: routes, conn: c, reader: bufio.NewReaderSize(c, message.MaxSize), restarted: restarted,
 		refresh: wake.New()}
 }

@@ -26,7 +26,7 @@ import (
 // running is a session under test, and its Owner.
 type running struct {
 	t      *testing.T
-	routes *table.Table[netip.Prefix, netip.Prefix]
+	routes *table.Table[netip.Prefix, announce.PrefixRoute]
 	conn   *breakable
 	cancel context.CancelCauseFunc
 	ended  chan error
@@ -67,7 +67,9 @@ func (r *running) Update(change func(*Status)) {
 	}
 }
 
-func (r *running) Attributes() message.PathAttributes { return message.PathAttributes{ASN: 65010} }
+func (r *running) Attributes(announce.Route) (message.PathAttributes, bool) {
+	return message.PathAttributes{ASN: 65010}, true
+}
 
 func (r *running) AttributesChanged() <-chan struct{} { return nil }
 
@@ -118,11 +120,11 @@ func start(t *testing.T) (*bgptest.Conn, *running) {
 	t.Helper()
 	ours, theirs := bgptest.Pipe()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	routes := announce.NewPrefixes()
+	routes := announce.NewPrefixRoutes()
 	routes.Initializer() // it is never ready
 	r := &running{t: t, routes: routes, conn: &breakable{Conn: ours}, cancel: cancel, ended: make(chan error, 1), up: make(chan struct{})}
 	settings := Settings{BGPPeer: announce.BGPPeer{ASN: 65000, LocalASN: 65010}, RouterID: netip.MustParseAddr("10.0.0.2")}
-	s := New(settings, r.conn, false, NewLocRIB(r.routes), r)
+	s := New(settings, r.conn, false, r.routes, r)
 	go func() {
 		_, err := s.Run(ctx)
 		r.ended <- err
@@ -209,8 +211,9 @@ func TestRouterThatReadsNothing(t *testing.T) {
 		l, r := start(t)
 		l.Establish(bgptest.Open())
 		r.awaitUp()
+		synctest.Wait() // the router waits for the next message
 		l.Mute()
-		r.routes.Set(netip.MustParsePrefix("10.96.0.1/32"))
+		r.routes.Set(plain("10.96.0.1/32"))
 		l.Expect("+10.96.0.1/32")
 		var sending sync.WaitGroup
 		defer sending.Wait()
@@ -224,7 +227,7 @@ func TestRouterThatReadsNothing(t *testing.T) {
 		sent := time.Now()
 		expect.True(t, r.now().Sending.IsZero(), "everything was sent")
 		time.Sleep(time.Second)
-		r.routes.Set(netip.MustParsePrefix("10.96.0.2/32"))
+		r.routes.Set(plain("10.96.0.2/32"))
 		time.Sleep(time.Second)
 		expect.Equal(t, r.now().Sending, sent, "since when something waits")
 		expect.Equal(t, r.now().Prefixes[message.IPv4], 1, "prefixes that were sent")
@@ -241,7 +244,7 @@ func TestReasonBehindAFailedWrite(t *testing.T) {
 			l.Establish(bgptest.Open())
 			r.awaitUp()
 			r.conn.broken.Store(true)
-			r.routes.Set(netip.MustParsePrefix("10.96.0.1/32"))
+			r.routes.Set(plain("10.96.0.1/32"))
 			time.Sleep(100 * time.Millisecond)
 			if strings.HasPrefix(reason, "maximum") {
 				l.Send(bgptest.Notification(message.CodeCease, message.CeaseMaxPrefixes))

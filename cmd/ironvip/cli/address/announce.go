@@ -21,9 +21,9 @@ eligible host announces the VIP, and OWNER is this host or empty.`, (*client.Cli
 }
 
 func (a *app) announceListView(list v1.AnnouncementList) output.View {
-	grid := output.NewGrid("VIP", "MODE", "OWNER", "STATE", "SINCE", "WHY", "+SERVICES", "+REVISION")
+	grid := output.NewGrid("VIP", "MODE", "OWNER", "STATE", "SINCE", "WHY", "+POLICY", "+ROUTES", "+SERVICES", "+REVISION")
 	for _, n := range list.Items {
-		grid.Add(n.VIP, n.Mode, a.owner(n), announcementState(n), output.Since(n.Since, a.Now()), n.Why, n.Services, n.Revision)
+		grid.Add(n.VIP, n.Mode, a.owner(n), announcementState(n), output.Since(n.Since, a.Now()), n.Why, n.Policy, routesText(n.Places), n.Services, n.Revision)
 	}
 	grid.Footer = a.staleFooter(list.Stale)
 	return output.List(list, grid, "no announcements: announce.mode is off, or no service has a VIP in an announced pool")
@@ -35,6 +35,46 @@ func (a *app) owner(n v1.Announcement) string {
 		return "this host"
 	}
 	return n.Owner
+}
+
+// routesText returns what the routers get, each kind of it once: "10.0.0.254, 10.0.0.253: 10.0.0.200/32 with med 7".
+func routesText(places []v1.AnnouncementPlace) string {
+	var order []string
+	at := map[string][]string{}
+	for _, p := range places {
+		if len(p.Routes) == 0 {
+			continue
+		}
+		text := strings.Join(output.Texts(p.Routes, routeText), " and ")
+		if at[text] == nil {
+			order = append(order, text)
+		}
+		at[text] = append(at[text], p.At)
+	}
+	return strings.Join(output.Texts(order, func(text string) string { return strings.Join(at[text], ", ") + ": " + text }), "; ")
+}
+
+// routeText returns a route and what it carries: "10.0.0.200/32 with communities 65010:100 no-export, med 7".
+func routeText(r v1.AnnouncementRoute) string {
+	var with []string
+	if len(r.Communities) > 0 {
+		with = append(with, "communities "+strings.Join(r.Communities, " "))
+	}
+	for _, n := range []struct {
+		name  string
+		value uint64
+	}{{"med", uint64(r.MED)}, {"local_pref", uint64(r.LocalPref)}, {"prepend", uint64(r.Prepend)}} {
+		if n.value > 0 {
+			with = append(with, fmt.Sprintf("%s %d", n.name, n.value))
+		}
+	}
+	if r.LinkBandwidth > 0 {
+		with = append(with, fmt.Sprintf("link bandwidth %g Mbit/s", float64(r.LinkBandwidth)*8/1e6))
+	}
+	if with == nil {
+		return r.Prefix.String()
+	}
+	return r.Prefix.String() + " with " + strings.Join(with, ", ")
 }
 
 func announcementState(n v1.Announcement) output.Cell {
@@ -116,6 +156,9 @@ func (a *app) announcementText(n v1.Announcement) string {
 	}
 	for _, p := range n.Places {
 		fmt.Fprintf(&b, "%s: %s since %s%s\n", p.At, p.State, output.Since(p.Since, a.Now()), output.When(p.Reason != "", ": "+output.Clean(p.Reason)))
+		for _, r := range p.Routes {
+			fmt.Fprintf(&b, "  %s%s\n", output.Clean(routeText(r)), output.When(r.Policy != "", ", from "+output.Clean(r.Policy)))
+		}
 		if p.Negotiated != "" {
 			fmt.Fprintf(&b, "  %s\n", output.Clean(p.Negotiated))
 		}
