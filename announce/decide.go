@@ -1,7 +1,9 @@
 package announce
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
@@ -10,6 +12,7 @@ import (
 // decide computes the announcement of one VIP from everything known of it. It costs O(hosts that
 // have the VIP).
 func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
+	d.endMove(e)
 	v := d.view(e)
 	here := false
 	if e.here && e.mode == L2 {
@@ -18,7 +21,7 @@ func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
 		e.best = time.Time{}
 		here = e.here && e.mode != Off && d.routes(addr, v.services, now)
 	}
-	a := Announcement{Addr: addr, Here: here, Policy: e.policy, Services: v.services, Route: e.route, Updated: e.last.Updated}
+	a := Announcement{Addr: addr, Here: here, Policy: e.effective(), Services: v.services, Route: e.route, Updated: e.last.Updated}
 	if a.Route != e.last.Route {
 		a.Updated = vip.InstantOf(now)
 	}
@@ -29,6 +32,12 @@ func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
 		if a.Owner = v.owner(); here {
 			a.Owner = d.self.Name
 		}
+		if v.best != nil {
+			a.Moved = v.best.policy.Moved
+		}
+	}
+	if e.policy.Moved == e.over {
+		a.Over = e.over
 	}
 	a.New = here && !e.known
 	if a.New && e.last.Here {
@@ -91,7 +100,7 @@ func (v *view) owner() string {
 func (d *Decider) view(e *entry) *view {
 	v := &view{services: d.serves(e)}
 	if v.services > 0 && !d.self.Draining {
-		v.self = candidate{&d.self, e.policy, v.services, e.score}
+		v.self = candidate{&d.self, e.effective(), v.services, e.score}
 		v.best = &v.self
 		v.candidates = append(v.candidates, &v.self)
 	}
@@ -106,7 +115,7 @@ func (d *Decider) view(e *entry) *view {
 			}
 			continue
 		}
-		other := &candidate{&c.peer.Host, c.policy, c.services, c.score}
+		other := &candidate{&c.peer.Host, c.policy, int(c.services), c.score}
 		v.candidates = append(v.candidates, other)
 		if v.best == nil || other.before(v.best) {
 			v.best = other
@@ -119,6 +128,44 @@ func (d *Decider) view(e *entry) *view {
 		}
 	}
 	return v
+}
+
+// yieldsTo reports whether another host keeps a VIP that it can't serve either, as after a partition, and ranks before this one
+// or does not receive this one.
+func (d *Decider) yieldsTo(e *entry) bool {
+	self := candidate{&d.self, e.effective(), 0, e.score}
+	return slices.ContainsFunc(e.claims, func(c claim) bool {
+		other := candidate{&c.peer.Host, c.policy, 0, c.score}
+		return c.owned && c.services == 0 && c.peer.Alive && !c.peer.Draining && (c.peer.OneWay || other.before(&self))
+	})
+}
+
+// endMove ends the operator's move of a VIP to this host when this host can't own the VIP, unless it is a pin, and when there is
+// a newer move to another host.
+func (d *Decider) endMove(e *entry) {
+	if e.policy.Moved == 0 || e.over == e.policy.Moved {
+		return
+	}
+	if d.listening || d.self.Draining || d.serves(e) == 0 {
+		if e.prompt = false; !e.policy.Pinned {
+			e.over = e.policy.Moved
+		}
+	}
+	for i := range e.claims {
+		c := &e.claims[i]
+		if newer := cmp.Compare(c.policy.Moved, e.policy.Moved); c.peer.Alive && (newer > 0 || newer == 0 && c.peer.Name < d.self.Name) {
+			e.over = e.policy.Moved
+		}
+	}
+}
+
+// effective returns the policy of this host, without a move that is over.
+func (e *entry) effective() Policy {
+	p := e.policy
+	if p.Moved == e.over {
+		p.Moved, p.Pinned = 0, false
+	}
+	return p
 }
 
 // serves returns how many services this host could announce the VIP for.
@@ -142,7 +189,7 @@ func (d *Decider) owns(addr netip.Addr, e *entry, v *view, now time.Time) bool {
 	case d.listening:
 		return false
 	case e.owned():
-		return d.keeps(addr, v, now)
+		return d.keeps(addr, e, v, now)
 	case v.self.host == nil || v.best != &v.self || v.oneWay:
 		return false
 	case v.rival == nil:
@@ -151,6 +198,10 @@ func (d *Decider) owns(addr netip.Addr, e *entry, v *view, now time.Time) bool {
 		since = now
 	}
 	settled := since.Add(d.timing.Settle)
+	if e.prompt && v.self.policy.Moved > 0 {
+		// All hosts know the move by then, so that no other one takes the VIP when its owner gives it up.
+		settled = since.Add(min(d.timing.Settle, d.timing.Handover))
+	}
 	if now.Before(settled) {
 		e.best = since
 		d.timers.Set(addr, settled)
@@ -160,10 +211,11 @@ func (d *Decider) owns(addr netip.Addr, e *entry, v *view, now time.Time) bool {
 }
 
 // keeps decides whether an owner remains one.
-func (d *Decider) keeps(addr netip.Addr, v *view, now time.Time) bool {
+func (d *Decider) keeps(addr netip.Addr, e *entry, v *view, now time.Time) bool {
 	switch {
 	case v.services == 0:
-		return false
+		able := !d.self.Draining && d.offline == "" && d.withdrawn == ""
+		return e.keep && able && v.rival == nil && !d.yieldsTo(e)
 	case d.self.Draining:
 		end := d.drained.Add(d.timing.Handover)
 		if v.best == nil || v.rival != nil || !now.Before(end) {

@@ -62,10 +62,13 @@ type entry struct {
 	reason   string  // of Eligible, as are services, mode, policy and route
 	services int
 	mode     Mode
-	policy   Policy
 	route    Route
 	here     bool // a VIP of this host
 	known    bool // some host has announced it
+	keep     bool // of Eligible
+	prompt   bool // this host could own the VIP all the time since policy.Moved, and takes it within Timing.Handover
+	policy   Policy
+	over     uint32 // the policy.Moved that is over
 
 	best time.Time // since when this host would be the owner; zero: it isn't the best
 
@@ -76,15 +79,15 @@ type entry struct {
 func (e *entry) owned() bool { return e.last.Here && e.last.Mode == L2 }
 
 func (e *entry) eligible(addr netip.Addr) Eligible {
-	return Eligible{Addr: addr, Mode: e.mode, Policy: e.policy, Services: e.services, Reason: e.reason, Route: e.route}
+	return Eligible{Addr: addr, Mode: e.mode, Policy: e.policy, Services: e.services, Keep: e.keep, Reason: e.reason, Route: e.route}
 }
 
 type claim struct {
 	peer     *peer
 	score    float64
-	services int
-	owned    bool
 	policy   Policy
+	services uint8
+	owned    bool
 }
 
 // NewDecider returns the decider of the host with the given name and weight. It is listening.
@@ -151,7 +154,12 @@ func (d *Decider) SetEligible(v Eligible) {
 	if e.here && e.eligible(v.Addr) == v {
 		return
 	}
-	e.here, e.mode, e.policy, e.services, e.reason, e.route = true, v.Mode, v.Policy, v.Services, intern(v.Reason), v.Route
+	if m := v.Policy.Moved; e.here && m != e.policy.Moved {
+		e.prompt = true
+	} else if !e.here && !v.Policy.Pinned {
+		e.over = m // this process has begun, or the VIP is new here
+	}
+	e.here, e.mode, e.policy, e.services, e.keep, e.reason, e.route = true, v.Mode, v.Policy, v.Services, v.Keep, intern(v.Reason), v.Route
 	d.todo.Add(v.Addr)
 }
 
@@ -175,7 +183,7 @@ func (d *Decider) Eligible() iter.Seq[Eligible] {
 // DropEligible removes a VIP of this host.
 func (d *Decider) DropEligible(addr netip.Addr) {
 	if e := d.vips[addr]; e != nil && e.here {
-		e.here, e.services, e.reason = false, 0, ""
+		e.here, e.services, e.keep, e.reason = false, 0, false, ""
 		d.todo.Add(addr)
 	}
 }
@@ -247,11 +255,12 @@ func (d *Decider) SetClaim(host string, c Claim) (former Claim) {
 	if former == c {
 		return former
 	}
+	c.Services = min(c.Services, MaxServices)
 	e := d.entry(c.Addr)
 	e.claims = slices.DeleteFunc(e.claims, func(o claim) bool { return o.peer == p })
 	delete(p.vips, c.Addr)
 	if !c.IsEmpty() {
-		e.claims = append(e.claims, claim{p, score(host, c.Addr, p.Weight), c.Services, c.Owned, c.Policy})
+		e.claims = append(e.claims, claim{p, score(host, c.Addr, p.Weight), c.Policy, uint8(c.Services), c.Owned})
 		p.vips[c.Addr] = struct{}{}
 	}
 	d.todo.Add(c.Addr)
@@ -278,7 +287,7 @@ func (d *Decider) claim(p *peer, addr netip.Addr) Claim {
 	if _, is := p.vips[addr]; is {
 		for _, c := range d.vips[addr].claims {
 			if c.peer == p {
-				return Claim{addr, c.services, c.owned, c.policy}
+				return Claim{addr, int(c.services), c.owned, c.policy}
 			}
 		}
 	}

@@ -35,8 +35,39 @@ type oracle struct {
 	hosts               map[string]Host
 	claims              map[string]map[netip.Addr]Claim
 
-	owned map[netip.Addr]bool
-	best  map[netip.Addr]time.Time
+	owned  map[netip.Addr]bool
+	best   map[netip.Addr]time.Time
+	over   map[netip.Addr]uint32 // the move to this host that is over
+	prompt map[netip.Addr]bool   // this host could own the VIP since the move
+}
+
+// set is a VIP of this host.
+func (o *oracle) set(v Eligible) {
+	if was, had := o.here[v.Addr]; had && was.Policy.Moved != v.Policy.Moved {
+		o.prompt[v.Addr] = true
+	} else if !had && !v.Policy.Pinned {
+		o.over[v.Addr] = v.Policy.Moved
+	}
+	o.here[v.Addr] = v
+}
+
+// policy returns the policy of this host, without a move that is over.
+func (o *oracle) policy(addr netip.Addr) Policy {
+	p := o.here[addr].Policy
+	if o.listening || o.draining || o.serves(addr) == 0 {
+		if o.prompt[addr] = false; !p.Pinned {
+			o.over[addr] = p.Moved
+		}
+	}
+	for host, claims := range o.claims {
+		if c := claims[addr]; o.hosts[host].Alive && !c.IsEmpty() && (c.Policy.Moved > p.Moved || c.Policy.Moved == p.Moved && host < "self") {
+			o.over[addr] = p.Moved
+		}
+	}
+	if p.Moved == o.over[addr] {
+		p.Moved = 0
+	}
+	return p
 }
 
 func (o *oracle) serves(addr netip.Addr) int {
@@ -50,17 +81,13 @@ func (o *oracle) serves(addr netip.Addr) int {
 func (o *oracle) first(addr netip.Addr, who func(host string, c Claim) bool, self bool) (name string) {
 	var best []float64
 	consider := func(host string, p Policy, n int, weight int) {
-		active := 1.0
-		if p.Standby {
-			active = 0
-		}
-		rank := []float64{active, float64(p.Priority), float64(n), score(host, addr, weight)}
+		rank := []float64{float64(p.Moved), active(p), float64(p.Priority()), float64(n), score(host, addr, weight)}
 		if name == "" || slices.Compare(rank, best) > 0 {
 			name, best = host, rank
 		}
 	}
 	if self && !o.draining && o.serves(addr) > 0 {
-		consider("self", o.here[addr].Policy, o.serves(addr), o.weight)
+		consider("self", o.policy(addr), o.serves(addr), o.weight)
 	}
 	for host, claims := range o.claims {
 		c, h := claims[addr], o.hosts[host]
@@ -71,9 +98,17 @@ func (o *oracle) first(addr netip.Addr, who func(host string, c Claim) bool, sel
 	return name
 }
 
+func active(p Policy) float64 {
+	if p.Standby {
+		return 0
+	}
+	return 1
+}
+
 // here reports whether this host announces the VIP from now on.
 func (o *oracle) decide(addr netip.Addr, now time.Time) bool {
 	v := o.here[addr]
+	moved := o.policy(addr).Moved > 0 && o.prompt[addr]
 	if v.Mode == BGP {
 		o.owned[addr] = false
 		return o.serves(addr) > 0 && (!o.draining || now.Before(o.drained.Add(timing.Leave)))
@@ -85,6 +120,15 @@ func (o *oracle) decide(addr netip.Addr, now time.Time) bool {
 	oneWay := o.first(addr, func(h string, c Claim) bool { return c.Owned && o.hosts[h].OneWay }, false) != ""
 	ahead := o.first(addr, func(h string, c Claim) bool { return h == rival }, true)
 	switch {
+	case v.Mode == L2 && o.serves(addr) == 0 && v.Keep && !o.draining && o.offline == "":
+		self := []float64{float64(o.policy(addr).Moved), active(v.Policy), float64(v.Policy.Priority()), score("self", addr, o.weight)}
+		for host, claims := range o.claims {
+			c, h := claims[addr], o.hosts[host]
+			rank := []float64{float64(c.Policy.Moved), active(c.Policy), float64(c.Policy.Priority()), score(host, addr, h.Weight)}
+			if c.Owned && h.Alive && !h.Draining && (c.Services > 0 || h.OneWay || slices.Compare(rank, self) > 0) {
+				o.owned[addr] = false
+			}
+		}
 	case v.Mode != L2 || o.serves(addr) == 0:
 		o.owned[addr] = false
 	case o.owned[addr] && o.draining:
@@ -99,7 +143,9 @@ func (o *oracle) decide(addr netip.Addr, now time.Time) bool {
 		if !ok {
 			o.best[addr], since = now, now
 		}
-		o.owned[addr] = !now.Before(since.Add(timing.Settle))
+		if o.owned[addr] = !now.Before(since.Add(timing.Settle)); moved {
+			o.owned[addr] = !now.Before(since.Add(timing.Handover))
+		}
 	}
 	if o.owned[addr] || o.listening || best != "self" || oneWay || rival == "" || v.Mode != L2 {
 		delete(o.best, addr)
@@ -113,18 +159,19 @@ func TestDecisionsEqualThoseOfTheOracle(t *testing.T) {
 		now := time.Unix(1000, 0)
 		d := NewDecider("self", 1, timing)
 		o := &oracle{listening: true, weight: 1, here: map[netip.Addr]Eligible{}, hosts: map[string]Host{},
-			claims: map[string]map[netip.Addr]Claim{}, owned: map[netip.Addr]bool{}, best: map[netip.Addr]time.Time{}}
+			claims: map[string]map[netip.Addr]Claim{}, owned: map[netip.Addr]bool{}, best: map[netip.Addr]time.Time{},
+			over: map[netip.Addr]uint32{}, prompt: map[netip.Addr]bool{}}
 		got := map[netip.Addr]bool{}
 		flag := rapid.Bool()
-		policy := rapid.SampledFrom([]Policy{{Priority: 100}, {Priority: 100}, {Priority: 200}, {Priority: 200, Standby: true}})
+		policy := rapid.SampledFrom([]Policy{{}, {}, {Above: 100}, {Above: 100, Standby: true}, {Moved: 1}, {Moved: 2, Pinned: true}, {Moved: 3, Standby: true}})
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
 			addr := vipAt(rapid.IntRange(0, 5).Draw(t, "vip"))
 			host := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "host")
 			switch rapid.IntRange(0, 11).Draw(t, "op") {
 			case 0, 1:
-				v := Eligible{Addr: addr, Mode: rapid.SampledFrom([]Mode{L2, L2, L2, BGP, Off}).Draw(t, "mode"), Services: rapid.IntRange(0, 2).Draw(t, "services"), Policy: policy.Draw(t, "policy")}
+				v := Eligible{Addr: addr, Mode: rapid.SampledFrom([]Mode{L2, L2, L2, BGP, Off}).Draw(t, "mode"), Services: rapid.IntRange(0, 2).Draw(t, "services"), Keep: flag.Draw(t, "keep"), Policy: policy.Draw(t, "policy")}
 				d.SetEligible(v)
-				o.here[addr] = v
+				o.set(v)
 			case 2:
 				d.DropEligible(addr)
 				delete(o.here, addr)
@@ -189,14 +236,20 @@ func TestDecisionsEqualThoseOfTheOracle(t *testing.T) {
 
 // The one rule of who owns a VIP. Each row comes before the next one, in every order of the rows.
 func TestOrderOfCandidates(t *testing.T) {
-	of := func(name string, priority uint8, standby bool, services int, score float64) *candidate {
-		return &candidate{host: &Host{Name: name}, policy: Policy{priority, standby}, services: services, score: score}
+	of := func(name string, priority int16, standby bool, services int, score float64) *candidate {
+		return &candidate{host: &Host{Name: name}, policy: Policy{Above: priority - DefaultPriority, Standby: standby}, services: services, score: score}
+	}
+	moved := func(c *candidate, stamp uint32) *candidate {
+		c.policy.Moved, c.policy.Pinned = stamp, stamp == 1
+		return c
 	}
 	rows := []struct {
 		c   *candidate
 		why string // it comes after the row before
 	}{
-		{of("lb1", 200, false, 2, 0.1), ""},
+		{moved(of("lb9", 0, true, 1, 0.1), 2), ""},
+		{moved(of("lb0", 255, false, 9, 1), 1), byMove},
+		{of("lb1", 200, false, 2, 0.1), byMove},
 		{of("lb2", 200, false, 1, 0.9), byServices},
 		{of("lb4", 100, false, 3, 0.9), byPriority},
 		{of("lb3", 100, false, 3, 0.4), byHash},
@@ -216,9 +269,9 @@ func TestOrderOfCandidates(t *testing.T) {
 			}
 		}
 	}
-	expect.Equal(t, ranking([]*candidate{rows[6].c, rows[2].c, rows[0].c}),
-		"lb1 (priority 200, 2 services); lb4 (priority 100, 3 services): lower priority; lb7 (standby, priority 255, 9 services): standby")
-	expect.Equal(t, ranking([]*candidate{rows[6].c}), "")
+	expect.Equal(t, ranking([]*candidate{rows[8].c, rows[1].c, rows[0].c, rows[4].c, rows[2].c}),
+		"lb9 (moved, standby, priority 0, 1 service); lb0 (pinned, priority 255, 9 services): not chosen by an operator; lb1 (priority 200, 2 services): not chosen by an operator; lb4 (priority 100, 3 services): lower priority; lb7 (standby, priority 255, 9 services): standby")
+	expect.Equal(t, ranking([]*candidate{rows[8].c}), "")
 	many := slices.Repeat([]*candidate{rows[0].c}, maxRanked+2)
 	expect.Contains(t, ranking(many), "; and 2 more")
 }

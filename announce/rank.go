@@ -42,6 +42,7 @@ type candidate struct {
 
 // Reasons why a candidate comes after another one.
 const (
+	byMove     = "not chosen by an operator"
 	byStandby  = "standby"
 	byPriority = "lower priority"
 	byServices = "fewer services"
@@ -50,17 +51,19 @@ const (
 )
 
 // compare orders candidates: positive if c comes before o, with the reason why the other one comes after. It is the one rule
-// of who owns a VIP, and equal on all hosts with the same claims. Hosts on standby come last. Then the priority counts, then
-// the number of services, so that a VIP that services share moves to where most of them work.
+// of who owns a VIP, and equal on all hosts with the same claims. The operator's newest move comes first, and hosts
+// on standby come last. Then the priority counts, then the number of services, so that a VIP that services share moves to where most of them work.
 func (c *candidate) compare(o *candidate) (order int, why string) {
 	switch {
+	case c.policy.Moved != o.policy.Moved:
+		return cmp.Compare(c.policy.Moved, o.policy.Moved), byMove
 	case c.policy.Standby != o.policy.Standby:
 		if c.policy.Standby {
 			return -1, byStandby
 		}
 		return 1, byStandby
-	case c.policy.Priority != o.policy.Priority:
-		return cmp.Compare(c.policy.Priority, o.policy.Priority), byPriority
+	case c.policy.Above != o.policy.Above:
+		return cmp.Compare(c.policy.Above, o.policy.Above), byPriority
 	case c.services != o.services:
 		return cmp.Compare(c.services, o.services), byServices
 	case c.score != o.score:

@@ -152,9 +152,12 @@ func (s *Settings) Ranges(m Mode) []netip.Prefix {
 	return out
 }
 
-// Digest is equal on hosts that decide alike: it covers the pools and the times.
+// rules is the number of the rules by which candidate.compare ranks hosts. A build with other rules has another number.
+const rules = 2
+
+// Digest is equal on hosts that decide alike: it covers the rules, the pools and the times.
 func (s *Settings) Digest() uint64 {
-	shared, err := json.Marshal([]any{s.Pools, s.Heartbeat, s.Missed, s.Settle})
+	shared, err := json.Marshal([]any{rules, s.Pools, s.Heartbeat, s.Missed, s.Settle})
 	if err != nil {
 		panic("announce: settings: " + err.Error()) // plain values
 	}

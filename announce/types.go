@@ -52,11 +52,32 @@ func (m *Mode) UnmarshalText(text []byte) error {
 // DefaultPriority is the priority of a host without another one.
 const DefaultPriority = 100
 
-// Policy is the operator's choice of a host for a VIP at layer 2.
+// Policy is the operator's choice of a host for a VIP at layer 2. Its zero value is the default, also as an older build sends it.
 type Policy struct {
-	Priority uint8 // a host with a higher one owns first
-	Standby  bool  // the host owns only if no host without it can
+	// Moved is the Move.Stamp of the operator's move of the VIP to this host; 0: none. The newest one wins.
+	Moved   uint32
+	Pinned  bool  // of Moved: Move.Pin
+	Standby bool  // the host owns only if no host without it can
+	Above   int16 // its priority minus DefaultPriority; a host with a higher one owns first
 }
+
+// Priority returns the host's priority, from 0 to 255.
+func (p Policy) Priority() int { return DefaultPriority + int(p.Above) }
+
+// Move is an operator's choice of the host that owns a VIP at layer 2, before all else that ranks hosts. There is one for a VIP.
+type Move struct {
+	Addr   netip.Addr
+	Node   string
+	Pin    bool      // it stays when the host fails; else it ends when the host fails, drains or is not eligible
+	Since  time.Time // in whole seconds
+	Author string
+}
+
+// Stamp returns Since in Unix seconds, which orders moves.
+func (m *Move) Stamp() uint32 { return uint32(m.Since.Unix()) }
+
+// KeyOfMove returns the key of a row.
+func KeyOfMove(m *Move) netip.Addr { return m.Addr }
 
 // Eligible is a VIP of this host, and whether the host may announce it.
 type Eligible struct {
@@ -66,6 +87,8 @@ type Eligible struct {
 	// Services is how many services of the VIP this host serves: each has a frontend on the VIP
 	// that is usable and applied. With 0, the host must not announce the VIP.
 	Services int
+	// Keep says that this host keeps the VIP at layer 2, if it has it, while Services is 0 here and no other host announces it.
+	Keep bool
 	// Reason is why Services is 0, or less than the VIP has; else "".
 	Reason string
 	Route  Route // of mode BGP
@@ -101,10 +124,14 @@ func (c Claim) IsEmpty() bool { return c.Services == 0 && !c.Owned }
 
 // Announcement is the decision for one VIP.
 type Announcement struct {
-	Addr   netip.Addr
-	Mode   Mode
-	Here   bool   // this host announces it
+	Addr netip.Addr
+	Mode Mode
+	Here bool // this host announces it
+	// New says that no host has announced the VIP before, as far as this host knows.
+	New    bool
 	Policy Policy // of this host
+	Moved  uint32 // L2: Policy.Moved of the first of the hosts that could own the VIP
+	Over   uint32 // of this host: the Policy.Moved of the agent that is over, and that the agent should forget; 0: none
 	Owner  string // L2: the host that announces it; "": none is known
 	// Services is how many services of the VIP this host offers to announce it for.
 	Services int
@@ -115,8 +142,6 @@ type Announcement struct {
 	Since   time.Time // of Here and Owner
 	Route   Route
 	Updated vip.Instant // of Route
-	// New says that no host has announced the VIP before, as far as this host knows.
-	New bool
 }
 
 // KeyOfAnnouncement returns the key of a row.
@@ -182,6 +207,7 @@ type Peer struct {
 	Hint    string // what to do about Reason
 	// Problems are what an operator should change.
 	Problems []string
+	Differs  bool // a Neighbor decides by other settings, pools or rules than this host
 	Draining bool
 	Weight   int
 	Eligible int // VIPs that it could announce

@@ -19,14 +19,16 @@ func (d *Decider) why(e *entry, v *view, here bool) string {
 	}
 	var parts []string
 	switch owner := v.owner(); {
+	case here && v.services == 0:
+		parts = append(parts, d.self.Name+": keeps it until another host is eligible")
 	case here && d.self.Draining:
 		parts = append(parts, fmt.Sprintf("%s: keeps it until %s announces it", d.self.Name, v.best.host.Name))
 	case here && v.best != &v.self:
 		parts = append(parts, fmt.Sprintf("%s: keeps it until %s has settled", d.self.Name, v.best.host.Name))
 	case here:
-		parts = append(parts, d.self.Name+": "+highest(len(v.candidates)))
+		parts = append(parts, v.best.first(len(v.candidates)))
 	case owner != "" && v.best != nil && v.best.host.Name == owner:
-		parts = append(parts, owner+": "+highest(len(v.candidates)))
+		parts = append(parts, v.best.first(len(v.candidates)))
 	case owner != "" && v.oneWay:
 		parts = append(parts, fmt.Sprintf("%s: does not receive heartbeats of %s", owner, d.self.Name))
 	case owner != "" && v.best == nil:
@@ -43,11 +45,18 @@ func (d *Decider) why(e *entry, v *view, here bool) string {
 	return strings.Join(append(parts, d.obstacles(e)...), "; ")
 }
 
-func highest(hosts int) string {
-	if hosts == 1 {
-		return "the only eligible host"
+// first returns why a candidate is the first one of a number of them.
+func (c *candidate) first(of int) string {
+	why := fmt.Sprintf("highest of %d eligible", of)
+	switch {
+	case c.policy.Moved > 0 && c.policy.Pinned:
+		why = "pinned here by an operator"
+	case c.policy.Moved > 0:
+		why = "moved here by an operator, until it fails, drains or is not eligible"
+	case of == 1:
+		why = "the only eligible host"
 	}
-	return fmt.Sprintf("highest of %d eligible", hosts)
+	return c.host.Name + ": " + why
 }
 
 // maxRanked bounds the hosts that a ranking names.
@@ -66,10 +75,16 @@ func ranking(all []*candidate) string {
 			b.WriteString("; ")
 		}
 		fmt.Fprintf(&b, "%s (", c.host.Name)
+		switch {
+		case c.policy.Moved > 0 && c.policy.Pinned:
+			b.WriteString("pinned, ")
+		case c.policy.Moved > 0:
+			b.WriteString("moved, ")
+		}
 		if c.policy.Standby {
 			b.WriteString("standby, ")
 		}
-		fmt.Fprintf(&b, "priority %d, %s)", c.policy.Priority, text.Plural(c.services, "service"))
+		fmt.Fprintf(&b, "priority %d, %s)", c.policy.Priority(), text.Plural(c.services, "service"))
 		if i > 0 {
 			_, why := all[i-1].compare(c)
 			b.WriteString(": " + why)

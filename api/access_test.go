@@ -42,7 +42,7 @@ var open = map[string][]string{
 		"PUT /v1/services/:namespace/:name/backends/:id/state",
 	},
 	"operator": {
-		"DELETE /v1/nodes/:name", "DELETE /v1/nodes/:name/drain", "DELETE /v1/vips/:ip", "GET /v1/dataplane/connections", "POST /v1/config/plan", "POST /v1/config/validate", "POST /v1/dataplane/repair", "POST /v1/dataplane/switch", "POST /v1/reload",
+		"DELETE /v1/announcements/:ip/move", "PUT /v1/announcements/:ip/move/:node", "DELETE /v1/nodes/:name", "DELETE /v1/nodes/:name/drain", "DELETE /v1/vips/:ip", "GET /v1/dataplane/connections", "POST /v1/config/plan", "POST /v1/config/validate", "POST /v1/dataplane/repair", "POST /v1/dataplane/switch", "POST /v1/reload",
 		"POST /v1/sources/:source/resync", "POST /v1/vips", "PUT /v1/nodes/:name/drain",
 	},
 	"admin": {"DELETE /v1/tokens/:token", "GET /v1/export", "GET /v1/tokens", "PUT /v1/tokens/:token"},

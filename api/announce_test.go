@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,12 +24,13 @@ import (
 type announceRig struct {
 	control.Tables
 	drains map[string]drains.Drain
+	moves  *table.Table[netip.Addr, announce.Move]
 	stale  string
 }
 
 // newAnnounceRig returns tables with a VIP here, one elsewhere, one in conflict, and a route.
 func newAnnounceRig() *announceRig {
-	r := &announceRig{Tables: control.NewTables(&table.Clock{}), drains: map[string]drains.Drain{}}
+	r := &announceRig{Tables: control.NewTables(&table.Clock{}), drains: map[string]drains.Drain{}, moves: table.New(new(table.Clock), announce.KeyOfMove, nil)}
 	since := time.Unix(1000, 0)
 	for _, n := range []announce.Announcement{
 		{Addr: netip.MustParseAddr("192.0.2.10"), Mode: announce.L2, Here: true, Owner: "lb1", Services: 2, Why: "lb1: highest of 2 eligible", Since: since},
@@ -59,6 +61,55 @@ func (r *announceRig) use(d *nodes.Deps) {
 			r.drains[node] = drains.Drain{Node: node, Since: time.Unix(2000, 0), Author: author}
 		}
 		return nil
+	}
+	d.Moves = r.moves
+	d.SetMove = func(_ context.Context, m announce.Move) error { r.moves.Set(m); return nil }
+	d.EndMove = func(_ context.Context, addr netip.Addr, _ uint32) error { r.moves.Delete(addr); return nil }
+}
+
+// A VIP can be moved to a host where the move has an effect, and nowhere else.
+func TestMoveVIP(t *testing.T) {
+	rig := newAnnounceRig()
+	rig.drains["lb3"] = drains.Drain{Node: "lb3"}
+	store := "consul"
+	r := newRig(t, func(d *Deps) {
+		d.Node = "lb1"
+		rig.use(&d.Nodes)
+		d.Nodes.List = func(context.Context) (v1.NodeList, error) {
+			return v1.NodeList{Store: store, Items: []v1.Node{{Name: "lb1"}, {Name: "lb2"}, {Name: "lb3"}}}, nil
+		}
+	})
+	newer := announce.Announcement{Addr: netip.MustParseAddr("192.0.2.11"), Mode: announce.L2, Owner: "lb2", Services: 1, Moved: 4_000_000_000} // a clock that is ahead
+	rig.Announcements.Set(newer)
+	for _, c := range []struct {
+		method, path, store string
+		want                int
+		says                string
+	}{
+		{"PUT", v1.AnnouncementMovePath("192.0.2.10", "lb2"), "consul", 200, `"move":{"node":"lb2","pin":false,`},
+		{"PUT", v1.AnnouncementMovePath("192.0.2.11", "lb1") + "?pin=true", "consul", 200, `"move":{"node":"lb1","pin":true,"since":"2096-10-02T07:06:41Z"`},
+		{"PUT", v1.AnnouncementMovePath("192.0.2.10", "lb2"), "bolt", 404, "without a fleet, ask the host's own agent"},
+		{"PUT", v1.AnnouncementMovePath("192.0.2.10", "lb1"), "bolt", 200, `"move":{"node":"lb1"`},
+		{"PUT", v1.AnnouncementMovePath("192.0.2.10", "lb9"), "consul", 404, "lb9"},
+		{"PUT", v1.AnnouncementMovePath("192.0.2.99", "lb1"), "consul", 404, "not announced"},
+		{"PUT", v1.AnnouncementMovePath("x", "lb1"), "consul", 400, "not an address"},
+		{"PUT", v1.AnnouncementMovePath("2001:db8::1", "lb1"), "consul", 409, "every eligible host announces it"},
+		{"PUT", v1.AnnouncementMovePath("192.0.2.10", "lb3"), "consul", 409, "lb3 drains"},
+		{"PUT", v1.AnnouncementMovePath("192.0.2.10", "lb3") + "?pin=true", "consul", 200, `"pin":true`},
+		{"PUT", v1.AnnouncementMovePath("192.0.2.13", "lb1"), "consul", 409, "can't announce"},
+		{"DELETE", v1.AnnouncementMovePath("192.0.2.10", ""), "consul", 200, `"vip":"192.0.2.10"`},
+		{"DELETE", v1.AnnouncementMovePath("192.0.2.10", ""), "consul", 404, "no move"},
+	} {
+		store = c.store
+		if a := r.ask(c.method, c.path, ""); a.StatusCode != c.want || !strings.Contains(string(a.body), c.says) {
+			t.Errorf("%s %s: %s\n%s\nwant %d with %s", c.method, c.path, a.Status, a.body, c.want, c.says)
+		}
+	}
+	older, _, _ := rig.Peers.Get(announce.PeerKey{Kind: announce.Neighbor, Name: "lb2"})
+	older.Differs = true
+	rig.Peers.Set(older)
+	if a := r.ask("PUT", v1.AnnouncementMovePath("192.0.2.10", "lb1"), ""); a.StatusCode != 409 || !strings.Contains(string(a.body), "upgrade all hosts") {
+		t.Errorf("with a host that decides otherwise: %s\n%s", a.Status, a.body)
 	}
 }
 

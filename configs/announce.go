@@ -129,8 +129,9 @@ func (c *Config) AnnouncePool(p *Pool) announce.Pool {
 	if p.MinBackends != nil {
 		least = *p.MinBackends
 	}
+	standby = standby || p.AnnounceZone != "" && p.AnnounceZone != c.Node.Zone
 	return announce.Pool{Name: p.Name, Mode: c.AnnounceMode(p), CIDRs: p.CIDRs,
-		Policy: announce.Policy{Priority: uint8(priority), Standby: standby}, MinBackends: least.Least, Routes: c.poolRoutes(p)}
+		Policy: announce.Policy{Above: int16(priority - announce.DefaultPriority), Standby: standby}, MinBackends: least.Least, Routes: c.poolRoutes(p)}
 }
 
 // Announces reports whether any pool is announced by one of the modes; without modes, by any.
@@ -150,6 +151,7 @@ func (c *Config) checkAnnounce(doc *tomlfile.Checker) {
 		if p.Announce != "" {
 			t.Choice("announce", p.Announce, announce.Modes()...)
 		}
+		t.Word("announce_zone", p.AnnounceZone)
 		if p.Priority != nil {
 			between(t, "announce_priority", *p.Priority, 0, MaxPriority)
 		}

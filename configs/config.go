@@ -142,6 +142,8 @@ type Pool struct {
 	MinBackends *Least `toml:"announce_min_backends"`
 
 	BGP PoolBGP `toml:"bgp"`
+
+	AnnounceZone string `toml:"announce_zone"` // hosts of other zones are on standby; "": none
 }
 
 // Quota bounds what the services of one namespace may hold.

@@ -106,6 +106,7 @@ type Frontend struct {
 	SourceRanges      []netip.Prefix
 	DrainTimeout      time.Duration
 	Relay             *ProxySettings // the service's
+	KeepsOwner        bool           // of a whole address: its owner keeps it while no host has a usable backend
 
 	Backends []Endpoint // sorted by address, then port; no duplicates
 }

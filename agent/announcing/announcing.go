@@ -81,7 +81,7 @@ func New(o Options) *Announcing {
 		Eligible: table.New(o.Clock, announce.KeyOfEligible, func(a, b announce.Eligible) bool { return a == b }),
 	}
 	a.counts = newCounts(a.Tables)
-	a.stage = eligible.New(eligible.Options{Applied: o.Applied, Services: o.Services, Synced: o.Synced, Healthy: o.Healthy, Eligible: a.Eligible,
+	a.stage = eligible.New(eligible.Options{Applied: o.Applied, Services: o.Services, Synced: o.Synced, Healthy: o.Healthy, Moves: a.Nodes.Moves, Node: o.Config().Node.Name, Eligible: a.Eligible,
 		Pools: func() ([]announce.Pool, <-chan struct{}) {
 			s, changed := a.Settings()
 			return s.Pools, changed
@@ -112,7 +112,7 @@ func (a *Announcing) Reload() {
 // Run runs the parts until the context ends, and returns its error.
 func (a *Announcing) Run(ctx context.Context) error {
 	group, ctx := parallel.NewGroup(ctx)
-	for _, run := range []func(context.Context) error{a.Nodes.Run, a.onceKnown(a.stage.Run), a.onceKnown(a.Link.Run), a.followInputs, a.followResults} {
+	for _, run := range []func(context.Context) error{a.Nodes.Run, a.onceKnown(a.stage.Run), a.onceKnown(a.Link.Run), a.followInputs, a.followResults, a.endMoves} {
 		group.Go(func() error { return run(ctx) })
 	}
 	return group.Wait()

@@ -131,14 +131,21 @@ func TestPolicyOfPools(t *testing.T) {
 	b.configure(t, strings.Replace(text, `announce = "off"`, "announce_priority = 0\nannounce_standby = false\nannounce_min_backends = 2", 1))
 	b.update()
 	s, _ = b.Settings()
-	expect.Equal(t, s.Pools[0].Policy, announce.Policy{Priority: 150, Standby: true})
+	expect.Equal(t, s.Pools[0].Policy, announce.Policy{Above: 50, Standby: true})
 	expect.Equal(t, s.Pools[0].MinBackends, announce.Least{Percent: 50})
-	expect.Equal(t, s.Pools[1].Policy, announce.Policy{})
+	expect.Equal(t, s.Pools[1].Policy, announce.Policy{Above: -100})
 	expect.Equal(t, s.Pools[1].MinBackends, announce.Least{Number: 2})
 	b.configure(t, text)
 	b.update()
 	s, _ = b.Settings()
 	expect.Equal(t, s.Digest(), digest, "digest")
+	for zone, standby := range map[string]bool{"": true, "rack1": false, "rack2": true} {
+		b.configure(t, strings.NewReplacer("name = \"lan\"", "name = \"lan\"\nannounce_zone = \"rack1\"", "name = \"lb1\"", "name = \"lb1\"\nzone = \""+zone+"\"").Replace(pair))
+		b.update()
+		s, _ = b.Settings()
+		expect.Equal(t, s.Pools[0].Policy, announce.Policy{Standby: standby}, "a host of zone %q", zone)
+		expect.Equal(t, s.Digest(), digest, "digest of a host of zone %q", zone)
+	}
 }
 
 // Without its secret, a host of a pair must not believe that it is alone.

@@ -6,8 +6,10 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/text"
 )
@@ -146,4 +148,40 @@ func (a *Announcing) look(x *results, todo map[netip.Addr]struct{}, sessions map
 	a.waiting.Store(int64(len(x.here) - x.announced))
 	slices.SortFunc(events, func(a, b event.Event) int { return strings.Compare(a.Object, b.Object) })
 	return events
+}
+
+// endMoves forgets the moves to this host that the announcer says are over.
+func (a *Announcing) endMoves(ctx context.Context) error {
+	feed := a.Announcements.Watch()
+	defer feed.Close()
+	retry := backoff.Backoff{Lo: time.Second, Hi: time.Minute}
+	over := map[netip.Addr]uint32{}
+	var again <-chan time.Time
+	for {
+		batch, more := feed.TryNext()
+		for i := range batch {
+			if n := &batch[i].Value; n.Over != 0 && !batch[i].Deleted {
+				over[n.Addr] = n.Over
+			}
+		}
+		again = nil
+		for addr, stamp := range over {
+			if err := a.Nodes.EndMove(ctx, addr, stamp); err != nil {
+				a.Log.Warn("forget the move of a VIP that is over", "vip", addr, "err", err)
+				again = time.After(retry.Next())
+				break
+			}
+			retry.Reset()
+			delete(over, addr)
+		}
+		if len(batch) > 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-more:
+		case <-again:
+		}
+	}
 }

@@ -201,7 +201,7 @@ func TestPairOfProcesses(t *testing.T) {
 	b.set(func(s *announce.Settings) { s.Settle = time.Second })
 	wait.Until(t, "the difference", func() bool {
 		p, _, _ := a.Peers.Get(announce.PeerKey{Kind: announce.Neighbor, Name: "lb2"})
-		return strings.Contains(p.Reason, "settings or pools differ")
+		return strings.Contains(p.Reason, "settings, pools or version differ")
 	})
 	for _, h := range []*host{a, b} {
 		h.set(func(s *announce.Settings) { s.Missed = 1e6 }) // only a planned end gives the VIPs to the other host

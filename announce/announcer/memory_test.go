@@ -20,7 +20,7 @@ func TestMemoryPerVIP(t *testing.T) {
 	for _, c := range []struct {
 		mode announce.Mode
 		most int // bytes
-	}{{announce.L2, 700}, {announce.BGP, 610}, {announce.Routes, 610}} {
+	}{{announce.L2, 720}, {announce.BGP, 630}, {announce.Routes, 630}} {
 		now := time.Now()
 		settings := announce.Settings{Node: "lb1", Weight: 1, Pools: []announce.Pool{{Name: "lan", Mode: c.mode, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}},
 			Heartbeat: time.Second, Missed: 3, Settle: time.Second, Hold: time.Minute}

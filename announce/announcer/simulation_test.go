@@ -15,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/heartbeat"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // The simulation runs the cores of several hosts on a simulated clock and network: a queue of
@@ -38,6 +39,11 @@ type simulation struct {
 	order int
 	hosts []*simHost
 	vips  []netip.Addr
+
+	stamp  uint32                    // of the newest move
+	newest map[netip.Addr]newestMove // of each VIP
+
+	keep bool // owners keep VIPs that no host serves
 
 	loss float64
 	cut  map[[2]int]bool // from, to: nothing arrives
@@ -88,16 +94,17 @@ type simHost struct {
 	mine     map[netip.Addr]bool // in the kernel gate
 	refresh  time.Time           // of the gate
 	eligible map[netip.Addr]int
-	policy   announce.Policy // for all VIPs
+	policy   announce.Policy                // for all VIPs
+	moves    map[netip.Addr]announce.Policy // operator's moves to this host, as its agent keeps them: Moved and Pinned
 }
 
 func newSimulation(t *testing.T, seed uint64, hosts, vips int) *simulation {
-	s := &simulation{t: t, r: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(1000, 0), cut: map[[2]int]bool{}, double: map[netip.Addr]time.Time{}, vacant: map[netip.Addr]time.Time{}}
+	s := &simulation{t: t, r: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(1000, 0), cut: map[[2]int]bool{}, newest: map[netip.Addr]newestMove{}, double: map[netip.Addr]time.Time{}, vacant: map[netip.Addr]time.Time{}}
 	for i := range vips {
 		s.vips = append(s.vips, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
 	}
 	for i := range hosts {
-		h := &simHost{sim: s, index: i, addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 7481), mine: map[netip.Addr]bool{}, eligible: map[netip.Addr]int{}}
+		h := &simHost{sim: s, index: i, addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 7481), mine: map[netip.Addr]bool{}, eligible: map[netip.Addr]int{}, moves: map[netip.Addr]announce.Policy{}}
 		for _, v := range s.vips {
 			h.eligible[v] = 1
 		}
@@ -144,6 +151,9 @@ func (h *simHost) start() {
 				h.sim.logf("%s: %s here=%v %s", h.name(), a.Addr, a.Here, a.Why)
 			}
 			h.mine[a.Addr] = a.Here && !gone
+			if m := h.moves[a.Addr].Moved; m != 0 && a.Over == m {
+				h.sim.after(time.Duration(h.sim.r.IntN(300))*time.Millisecond, func() { h.forgetMove(a.Addr, m) })
+			}
 		},
 	}
 	clear(h.mine) // a new process closes the gate
@@ -155,7 +165,9 @@ func (h *simHost) start() {
 // tell passes what the agent says to the decider.
 func (h *simHost) tell() {
 	for _, v := range h.sim.vips {
-		h.decider.SetEligible(announce.Eligible{Addr: v, Mode: announce.L2, Services: h.eligible[v], Policy: h.policy})
+		p := h.policy
+		p.Moved, p.Pinned = h.moves[v].Moved, h.moves[v].Pinned
+		h.decider.SetEligible(announce.Eligible{Addr: v, Mode: announce.L2, Services: h.eligible[v], Keep: h.sim.keep, Policy: p})
 	}
 }
 
@@ -313,18 +325,66 @@ func (h *simHost) resume() {
 func (h *simHost) setEligible(v netip.Addr, services int) {
 	h.sim.logf("%s: %s has %d services", h.name(), v, services)
 	h.eligible[v] = services
+	h.told()
+}
+
+func (h *simHost) setPolicy(p announce.Policy) {
+	h.sim.logf("%s: %+v", h.name(), p)
+	h.policy = p
+	h.told()
+}
+
+// told lets the decider know what the agent of a running host says now.
+func (h *simHost) told() {
 	if h.running && !h.paused {
 		h.tell()
 		h.run()
 	}
 }
 
-func (h *simHost) setPolicy(p announce.Policy) {
-	h.sim.logf("%s: %+v", h.name(), p)
-	h.policy = p
-	if h.running && !h.paused {
-		h.tell()
-		h.run()
+// move moves a VIP to a host. In a fleet, which one store tells all hosts, the agents of the others forget the move before.
+func (s *simulation) move(h *simHost, v netip.Addr, pin, fleet bool) {
+	s.stamp++
+	s.logf("move %s to %s, pin %v: %d", v, h.name(), pin, s.stamp)
+	for _, o := range s.hosts {
+		if o == h {
+			h.moves[v] = announce.Policy{Moved: s.stamp, Pinned: pin}
+		} else if fleet {
+			delete(o.moves, v)
+		}
+		o.told()
+	}
+	s.newest[v] = newestMove{h, s.stamp, pin}
+}
+
+type newestMove struct {
+	host  *simHost
+	stamp uint32
+	pin   bool
+}
+
+// forgetMove ends a move to a host.
+func (h *simHost) forgetMove(v netip.Addr, stamp uint32) {
+	if h.moves[v].Moved == stamp {
+		h.sim.logf("%s: the move %d of %s is over", h.name(), stamp, v)
+		delete(h.moves, v)
+		h.told()
+	}
+}
+
+// movesHold fails the test unless each VIP is on the host of its move, and a newest move that is a pin is one of them.
+func (s *simulation) movesHold() {
+	owners := s.owners()
+	for _, v := range s.vips {
+		for _, h := range s.hosts {
+			m := h.moves[v]
+			if n := s.newest[v]; m.Moved != 0 && (owners[v] != h.index || m.Moved != n.stamp && n.pin) {
+				s.fail("%s is on host %d, and moved to %s by %+v; the newest is %d", v, owners[v], h.name(), m, s.newest[v].stamp)
+			}
+		}
+		if n := s.newest[v]; n.pin && n.host.moves[v].Moved == 0 {
+			s.fail("%s: the pin to %s is gone", v, n.host.name())
+		}
 	}
 }
 
@@ -337,12 +397,15 @@ func ownersUnderRandomFaults(t *testing.T, first, n uint64) {
 	var longest struct{ double, vacant time.Duration }
 	for seed := first; seed < first+n; seed++ {
 		s := newSimulation(t, seed, 2+int(seed%4), 12)
+		s.keep = seed%3 != 0
 		s.loss = []float64{0, 0.01, 0.05}[seed%3]
-		policies := []announce.Policy{{Priority: 100}, {Priority: 200}, {Priority: 50}, {Priority: 200, Standby: true}}
+		policies := []announce.Policy{{}, {Above: 100}, {Above: -50}, {Above: 100, Standby: true}}
 		s.pass(3 * time.Second)
 		for range 60 {
 			h := s.hosts[s.r.IntN(len(s.hosts))]
-			switch s.r.IntN(9) {
+			switch s.r.IntN(11) {
+			case 9, 10:
+				s.move(h, s.vips[s.r.IntN(len(s.vips))], s.r.IntN(2) == 0, seed%2 == 0)
 			case 8:
 				h.setPolicy(policies[s.r.IntN(len(policies))])
 			case 0:
@@ -394,6 +457,7 @@ func ownersUnderRandomFaults(t *testing.T, first, n uint64) {
 		}
 		s.pass(settle + 2*time.Second)
 		s.allOwned()
+		s.movesHold()
 		longest.double = max(longest.double, s.longest.double)
 		longest.vacant = max(longest.vacant, s.longest.vacant)
 	}
@@ -423,7 +487,7 @@ func TestDrainLeavesNoGap(t *testing.T) {
 // three returns.
 func TestOrderOfPreference(t *testing.T) {
 	s := newSimulation(t, 9, 4, 8)
-	for i, p := range []announce.Policy{{Priority: 200}, {Priority: 150}, {Priority: 100}, {Priority: 250, Standby: true}} {
+	for i, p := range []announce.Policy{{Above: 100}, {Above: 50}, {}, {Above: 150, Standby: true}} {
 		s.hosts[i].setPolicy(p)
 	}
 	kill, start := (*simHost).kill, (*simHost).start
@@ -446,12 +510,111 @@ func TestOrderOfPreference(t *testing.T) {
 			}
 		}
 	}
-	s.hosts[2].setPolicy(announce.Policy{Priority: 201}) // a planned move
+	s.hosts[2].setPolicy(announce.Policy{Above: 101}) // a planned move
 	s.longest.vacant = 0
 	s.pass(settle + time.Second)
 	if shares := s.shares(); shares[2] != len(s.vips) || s.longest.vacant > 0 {
 		s.fail("a higher priority: shares %v, %s without an owner", shares, s.longest.vacant)
 	}
+}
+
+// moved is how long a move takes at most.
+const moved = timeout + 20*time.Millisecond
+
+// A VIP that an operator moves is on that host soon and without a gap, until the host fails; a pinned one returns with its
+// host. The later one of two moves wins, whether one store has them or each host its own.
+func TestMoves(t *testing.T) {
+	for _, fleet := range []bool{true, false} {
+		s := newSimulation(t, 11, 3, 6)
+		s.pass(3 * time.Second)
+		v := s.vips[0]
+		home := s.owners()[v]
+		x, y := s.hosts[(home+1)%3], s.hosts[(home+2)%3]
+		for _, step := range []struct {
+			what  string
+			do    func()
+			after time.Duration
+			owner *simHost
+		}{
+			{"a move", func() { s.move(x, v, false, fleet) }, moved, x},
+			{"time passes", func() {}, 2 * settle, x},
+			{"its host fails", x.kill, timeout + beat, s.hosts[home]},
+			{"its host returns", x.start, 2 * settle, s.hosts[home]},
+			{"another move", func() { s.move(y, v, false, fleet) }, moved, y},
+			{"a drain", func() { y.drain(true) }, beat, s.hosts[home]},
+			{"its end", func() { y.drain(false) }, 2 * settle, s.hosts[home]},
+			{"a move to a host that is not eligible", func() { x.setEligible(v, 0); s.move(x, v, false, fleet); x.setEligible(v, 1) }, 2 * settle, s.hosts[home]},
+			{"a pin", func() { s.move(x, v, true, fleet) }, moved, x},
+			{"its host is killed", x.kill, timeout + beat, s.hosts[home]},
+			{"its host is back", x.start, settle / 2, s.hosts[home]},
+			{"its host has settled", func() {}, settle, x},
+			{"a later move", func() { s.move(y, v, false, fleet) }, moved, y},
+			{"the later host fails", y.kill, timeout + beat, s.hosts[home]},
+			{"a pin of the owner", func() { s.move(s.hosts[home], v, true, fleet); s.pass(beat); s.move(x, v, true, fleet) }, moved, x},
+			{"its end by an operator", func() { delete(s.newest, v); x.forgetMove(v, s.stamp) }, settle / 2, x},
+			{"after settle", func() {}, settle, s.hosts[home]},
+		} {
+			s.logf("%s", step.what)
+			s.longest.vacant = 0
+			step.do()
+			s.pass(step.after)
+			if owner := s.owners()[v]; owner != step.owner.index {
+				s.fail("fleet %v: %s: the VIP is on host %d, want %s", fleet, step.what, owner, step.owner.name())
+			}
+			if s.longest.vacant > 0 && !strings.Contains(step.what, "fail") && !strings.Contains(step.what, "kill") {
+				s.fail("fleet %v: %s: %s without an owner", fleet, step.what, s.longest.vacant)
+			}
+		}
+	}
+}
+
+// With Keep, a VIP that no host serves stays on its last owner, and on one of two after a partition, until a host serves it.
+// A host that drains or fails gives it up, and nobody else takes it.
+func TestLastOwnerKeeps(t *testing.T) {
+	s := newSimulation(t, 12, 3, 6)
+	s.keep = true
+	s.pass(3 * time.Second)
+	v := s.vips[0]
+	serve := func(services int) {
+		for _, h := range s.hosts {
+			h.setEligible(v, services)
+		}
+	}
+	owner := func(what string) *simHost {
+		t.Helper()
+		s.logf("%s", what)
+		s.pass(settle + time.Second)
+		i, owned := s.owners()[v]
+		if !owned {
+			s.fail("%s: no owner", what)
+		}
+		return s.hosts[i]
+	}
+	home := owner("all serve it")
+	serve(0)
+	must.True(t, owner("nobody serves it") == home, "the VIP has moved")
+	next := s.hosts[(home.index+1)%3]
+	s.longest.vacant = 0
+	next.setEligible(v, 1)
+	must.True(t, owner("another one serves it") == next && s.longest.vacant == 0, "the VIP is not with the host that serves it, or had a gap")
+	serve(0)
+	must.True(t, owner("nobody again") == next, "the VIP has moved")
+	for _, h := range s.hosts {
+		s.cut[[2]int{h.index, next.index}], s.cut[[2]int{next.index, h.index}] = true, true
+	}
+	home.setEligible(v, 1)
+	s.pass(settle + time.Second)
+	home.setEligible(v, 0)
+	s.pass(time.Second)
+	must.True(t, home.answers(v) && next.answers(v), "both sides have the VIP during a partition")
+	clear(s.cut)
+	last := owner("after a partition")
+	last.drain(true)
+	s.pass(settle)
+	must.Equal(t, len(s.owners()), len(s.vips)-1, "VIPs with an owner after a drain")
+	last.drain(false)
+	serve(1)
+	must.True(t, owner("all serve it") == home, "the VIP is not where it was")
 }
 
 // The owner of a VIP is cut off from clients and hosts: the next one owns it within 310 ms of its

@@ -1,7 +1,7 @@
 // Package eligible is the stage that decides which VIPs this host may announce.
 //
-// Its inputs are the applied frontends, the labels of services, whether the dataplane works, and the pools with their modes
-// and the operator's choices for routes.
+// Its inputs are the applied frontends, the labels of services, whether the dataplane works, the pools with their modes
+// and the operator's choices for routes, and the operator's moves of VIPs.
 // Its output is the eligible table, of which it is the only writer: one row for each VIP of a pool
 // that is announced. A service counts if one of its frontends on the VIP, for clients outside the
 // cluster, has enough usable backends and was applied. The backend of a whole VIP is this host. A change costs O(frontends of its VIP).
@@ -36,7 +36,10 @@ type Options struct {
 	// Pools returns the pools with their modes, and a channel that is closed when they change.
 	Pools func() ([]announce.Pool, <-chan struct{})
 	// Healthy reports whether the dataplane works. Without it, no VIP is eligible.
-	Healthy  func() bool
+	Healthy func() bool
+	// Moves are the operator's moves of VIPs. Moves to other hosts than Node don't count.
+	Moves    table.Reader[netip.Addr, announce.Move]
+	Node     string
 	Eligible *table.Table[netip.Addr, announce.Eligible]
 }
 
@@ -58,6 +61,7 @@ type frontend struct {
 	usable   int    // backends
 	backends int    // that are not being removed
 	whole    bool   // its one backend is this host
+	keep     bool   // its owner keeps the VIP without a usable backend
 }
 
 // problemWith returns why a frontend does not count, if this many of its backends must be usable; "": it does.
@@ -80,6 +84,8 @@ func (s *Stage) Run(ctx context.Context) error {
 	defer feed.Close()
 	services := s.Services.Watch()
 	defer services.Close()
+	moves := s.Moves.Watch()
+	defer moves.Close()
 	tick := time.NewTicker(healthEvery)
 	defer tick.Stop()
 	s.sick = !s.Healthy()
@@ -93,12 +99,16 @@ func (s *Stage) Run(ctx context.Context) error {
 			s.receive(&batch[i])
 		}
 		moreServices := s.receiveServices(services)
+		moved, moreMoved := moves.TryNext()
+		for i := range moved {
+			s.changed[moved[i].Value.Addr] = struct{}{}
+		}
 		// Nothing is published before every frontend was tried: the announcer applies each row at once,
 		// and would withdraw VIPs that an earlier agent has left in the kernel.
 		if synced == nil {
 			s.publish()
 		}
-		if len(batch) > 0 {
+		if len(batch)+len(moved) > 0 {
 			continue
 		}
 		if all && synced != nil {
@@ -113,6 +123,7 @@ func (s *Stage) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-more:
 		case <-moreServices:
+		case <-moreMoved:
 		case <-synced:
 		case <-repooled:
 			pools, repooled = s.Pools()
@@ -147,7 +158,7 @@ func (s *Stage) receive(c *table.Change[reconcile.AppliedFrontend]) {
 			of = map[vip.FrontendKey]frontend{}
 			s.vips[key.Addr] = of
 		}
-		now := frontend{service: tried.Service, problem: problemOf(&c.Value), whole: key.Whole()}
+		now := frontend{service: tried.Service, problem: problemOf(&c.Value), whole: key.Whole(), keep: tried.KeepsOwner && c.Value.Problem == nil}
 		for i := range tried.Backends {
 			if b := &tried.Backends[i]; b.Weight > 0 {
 				now.usable++
@@ -216,21 +227,26 @@ func (s *Stage) publish() {
 
 // decide returns the row of a VIP.
 func (s *Stage) decide(addr netip.Addr, pool *announce.Pool, of map[vip.FrontendKey]frontend) announce.Eligible {
+	out := announce.Eligible{Addr: addr, Mode: pool.Mode, Policy: pool.Policy}
 	serves := map[vip.ServiceKey]bool{}
 	var failing []vip.FrontendKey
 	for key, f := range of {
 		if f.problemWith(pool.MinBackends) == "" {
 			serves[f.service] = true
 		} else {
+			out.Keep = f.keep // a whole VIP has one frontend
 			failing = append(failing, key)
 		}
 	}
-	out := announce.Eligible{Addr: addr, Mode: pool.Mode, Policy: pool.Policy, Services: len(serves)}
+	out.Services = len(serves)
 	if pool.Mode == announce.BGP {
 		out.Route = s.route(addr, pool, of)
 	}
+	if m, _, ok := s.Moves.Get(addr); ok && m.Node == s.Node {
+		out.Policy.Moved, out.Policy.Pinned = m.Stamp(), m.Pin
+	}
 	if s.sick {
-		out.Services, out.Reason = 0, "the dataplane does not work"
+		out.Services, out.Keep, out.Reason = 0, false, "the dataplane does not work"
 		return out
 	}
 	slices.SortFunc(failing, vip.CompareFrontendKeys)

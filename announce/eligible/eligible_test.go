@@ -19,6 +19,7 @@ import (
 
 type bench struct {
 	stage    *Stage
+	moves    *table.Table[netip.Addr, announce.Move]
 	services *table.Table[vip.ServiceKey, vip.Service]
 	applied  *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 	out      *table.Table[netip.Addr, announce.Eligible]
@@ -38,9 +39,9 @@ var lan = []announce.Pool{{Name: "lan", Mode: announce.L2, CIDRs: []netip.Prefix
 func start(t *testing.T) *bench {
 	clock := &table.Clock{}
 	b := &bench{services: table.New(clock, vip.KeyOfService, nil), applied: table.New(clock, reconcile.KeyOfApplied, nil), out: table.New(clock, announce.KeyOfEligible, func(a, b announce.Eligible) bool { return a == b }),
-		synced: make(chan struct{})}
+		moves: table.New(clock, announce.KeyOfMove, nil), synced: make(chan struct{})}
 	b.pools.Store(&pools{lan, make(chan struct{})})
-	s := New(Options{Applied: b.applied, Services: b.services, Synced: b.synced, Eligible: b.out, Healthy: func() bool { return !b.sick.Load() },
+	s := New(Options{Moves: b.moves, Node: "lb1", Applied: b.applied, Services: b.services, Synced: b.synced, Eligible: b.out, Healthy: func() bool { return !b.sick.Load() },
 		Pools: func() ([]announce.Pool, <-chan struct{}) { p := b.pools.Load(); return p.all, p.changed }})
 	scope.Go(t, s.Run)
 	b.stage = s
@@ -200,7 +201,7 @@ func TestLeastBackends(t *testing.T) {
 			{announce.Least{Percent: 100}, 3, 0, 2, ""},
 		} {
 			pool := lan[0]
-			pool.MinBackends, pool.Policy = c.least, announce.Policy{Priority: uint8(c.usable), Standby: true}
+			pool.MinBackends, pool.Policy = c.least, announce.Policy{Above: int16(c.usable), Standby: true}
 			f := vip.Frontend{Key: k, Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Kind: vip.OnVIP, Backends: endpoints(c.usable, c.idle, c.leaving)}
 			b.applied.Set(reconcile.AppliedFrontend{Tried: &table.Row[vip.Frontend]{Value: f}})
 			before := b.pools.Swap(&pools{[]announce.Pool{pool}, make(chan struct{})})
@@ -214,5 +215,58 @@ func TestLeastBackends(t *testing.T) {
 				t.Errorf("%+v: policy %+v", c, got.Policy)
 			}
 		}
+	})
+}
+
+// A move to this host is in the row of its VIP, from the move to its end. One to another host is not.
+func TestMoves(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := start(t)
+		close(b.synced)
+		addr := netip.MustParseAddr("192.0.2.10")
+		expectPolicy := func(what string, want announce.Policy) {
+			t.Helper()
+			synctest.Wait()
+			v, _, ok := b.out.Get(addr)
+			expect.True(t, ok && v.Policy == want, "%s: %+v, want %+v", what, v, want)
+		}
+		b.apply(key("192.0.2.10", 80), "web", 1, "")
+		expectPolicy("before", announce.Policy{})
+		b.moves.Set(announce.Move{Addr: addr, Node: "lb2", Since: time.Unix(1, 0)})
+		expectPolicy("to another host", announce.Policy{})
+		b.moves.Set(announce.Move{Addr: addr, Node: "lb1", Since: time.Unix(2, 0), Pin: true})
+		expectPolicy("to this host", announce.Policy{Moved: 2, Pinned: true})
+		b.moves.Delete(addr)
+		expectPolicy("after", announce.Policy{})
+	})
+}
+
+// The owner of a whole VIP keeps it if its service wants that and its check fails, but not if it is not applied.
+func TestKeep(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := start(t)
+		close(b.synced)
+		whole := vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.10")}
+		for _, c := range []struct {
+			weight  uint16
+			keeps   bool
+			problem string
+			want    bool
+		}{{1, true, "", false}, {0, true, "", true}, {0, false, "", false}, {0, true, "no such device", false}} {
+			a := reconcile.AppliedFrontend{Tried: &table.Row[vip.Frontend]{Value: vip.Frontend{Key: whole, Kind: vip.OnVIP, KeepsOwner: c.keeps,
+				Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Weight: c.weight}}}}}
+			if c.problem != "" {
+				a.Problem = &vip.Problem{Message: c.problem}
+			}
+			b.applied.Set(a)
+			synctest.Wait()
+			v, _, ok := b.out.Get(whole.Addr)
+			expect.True(t, ok && v.Keep == c.want, "%+v: %+v", c, v)
+		}
+		b.sick.Store(true)
+		time.Sleep(healthEvery)
+		synctest.Wait()
+		v, _, _ := b.out.Get(whole.Addr)
+		expect.False(t, v.Keep, "a dataplane that does not work: %+v", v)
 	})
 }

@@ -110,7 +110,7 @@ func digestOf(c announce.Claim) uint64 {
 		return 0
 	}
 	h := fnv.New64a()
-	var room [19]byte
+	var room [23]byte
 	h.Write(appendClaim(room[:0], c))
 	return h.Sum64()
 }

@@ -382,7 +382,7 @@ func TestDifferentConfiguration(t *testing.T) {
 	a, b := w.start(1, options("lb1", 2)), w.start(2, other)
 	w.pass(time.Second)
 	p := state(a, "lb2")
-	if !strings.Contains(p.Reason, "settings or pools differ") || !strings.Contains(p.Reason, "heartbeat 50ms x 3, this host 100ms x 3") {
+	if !strings.Contains(p.Reason, "settings, pools or version differ") || !strings.Contains(p.Reason, "heartbeat 50ms x 3, this host 100ms x 3") {
 		t.Errorf("%+v", p)
 	}
 	if p := state(b, "lb1"); !strings.Contains(p.Reason, "10.0.0.1 is not one of this host's peers") {
@@ -450,7 +450,7 @@ func TestCopiesConverge(t *testing.T) {
 			for range rapid.SampledFrom([]int{1, 3, 300}).Draw(t, "claims") {
 				c := announce.Claim{Addr: vipAt(r.IntN(600)), Services: r.IntN(3), Owned: r.IntN(2) == 0}
 				if !c.IsEmpty() {
-					c.Policy = announce.Policy{Priority: uint8(99 + r.IntN(3)), Standby: r.IntN(2) == 0}
+					c.Policy = announce.Policy{Above: int16(r.IntN(3) - 1), Standby: r.IntN(2) == 0, Moved: uint32(r.IntN(2)) << 31, Pinned: r.IntN(2) == 0}
 				}
 				w.nodes[addrOf(i)].Set(c)
 				if want[i][c.Addr] = c; c.IsEmpty() {

@@ -111,7 +111,9 @@ const (
 	claimOwned
 	claimStandby
 	claimPriority // a byte with the priority follows; else it is announce.DefaultPriority
-	knownClaim    = claimV6 | claimOwned | claimStandby | claimPriority
+	claimMoved    // 4 bytes with Policy.Moved follow
+	claimPinned
+	knownClaim = claimV6 | claimOwned | claimStandby | claimPriority | claimMoved | claimPinned
 )
 
 func appendClaim(b []byte, c announce.Claim) []byte {
@@ -125,26 +127,34 @@ func appendClaim(b []byte, c announce.Claim) []byte {
 	if c.Policy.Standby {
 		kind |= claimStandby
 	}
-	if hasPriority(c) {
+	if c.Policy.Above != 0 {
 		kind |= claimPriority
 	}
+	if c.Policy.Moved != 0 {
+		kind |= claimMoved
+	}
+	if c.Policy.Pinned {
+		kind |= claimPinned
+	}
 	b = append(append(b, kind, byte(min(c.Services, announce.MaxServices))), c.Addr.AsSlice()...)
-	if hasPriority(c) {
-		b = append(b, c.Policy.Priority)
+	if kind&claimPriority != 0 {
+		b = append(b, byte(c.Policy.Priority()))
+	}
+	if kind&claimMoved != 0 {
+		b = binary.BigEndian.AppendUint32(b, c.Policy.Moved)
 	}
 	return b
 }
 
-// hasPriority reports whether a claim is sent with its priority: not the default one.
-func hasPriority(c announce.Claim) bool {
-	return !c.IsEmpty() && c.Policy.Priority != announce.DefaultPriority
-}
-
 func claimSize(c announce.Claim) int {
-	if hasPriority(c) {
-		return 3 + c.Addr.BitLen()/8
+	size := 2 + c.Addr.BitLen()/8
+	if c.Policy.Above != 0 {
+		size++
 	}
-	return 2 + c.Addr.BitLen()/8
+	if c.Policy.Moved != 0 {
+		size += 4
+	}
+	return size
 }
 
 // room returns how many bytes of claims a message of a host can have.
@@ -209,6 +219,9 @@ func decodeClaims(b []byte, count int) (out []announce.Claim, ok bool) {
 		if kind&claimPriority != 0 {
 			whole++
 		}
+		if kind&claimMoved != 0 {
+			whole += 4
+		}
 		if kind&^knownClaim != 0 || len(b) < whole {
 			return nil, false
 		}
@@ -217,9 +230,12 @@ func decodeClaims(b []byte, count int) (out []announce.Claim, ok bool) {
 			return nil, false
 		}
 		c := announce.Claim{Addr: addr, Services: int(b[1]), Owned: kind&claimOwned != 0,
-			Policy: announce.Policy{Priority: announce.DefaultPriority, Standby: kind&claimStandby != 0}}
+			Policy: announce.Policy{Standby: kind&claimStandby != 0, Pinned: kind&claimPinned != 0}}
 		if kind&claimPriority != 0 {
-			c.Policy.Priority = b[2+size]
+			c.Policy.Above = int16(b[2+size]) - announce.DefaultPriority
+		}
+		if kind&claimMoved != 0 {
+			c.Policy.Moved = binary.BigEndian.Uint32(b[whole-4:])
 		}
 		if c.IsEmpty() {
 			c.Policy = announce.Policy{}

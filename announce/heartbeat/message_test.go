@@ -15,10 +15,11 @@ import (
 
 var secret = [][]byte{[]byte("a shared secret")}
 
+// sample returns a message with claims of each kind: a plain one, one with every field of its policy, and an empty one.
 func sample() *message {
 	return &message{name: "lb1", flags: flagReceives, missed: 3, weight: 1, interval: 100 * time.Millisecond, epoch: 7, seq: 9, to: 11, echoEpoch: 13, echoSeq: 15,
 		uptime: 1500 * time.Millisecond, config: 17, number: 21, digest: 19, acked: 20, base: 18, upto: 20,
-		claims: []announce.Claim{{Addr: netip.MustParseAddr("192.0.2.10"), Services: 2, Owned: true, Policy: announce.Policy{Priority: 100}}, {Addr: netip.MustParseAddr("2001:db8::1"), Services: 1, Policy: announce.Policy{Priority: 200, Standby: true}}, {Addr: netip.MustParseAddr("192.0.2.11")}}}
+		claims: []announce.Claim{{Addr: netip.MustParseAddr("192.0.2.10"), Services: 2, Owned: true}, {Addr: netip.MustParseAddr("2001:db8::1"), Services: 1, Policy: announce.Policy{Above: 100, Standby: true, Moved: 1 << 31, Pinned: true}}, {Addr: netip.MustParseAddr("192.0.2.11")}}}
 }
 
 func same(a, b *message) bool {

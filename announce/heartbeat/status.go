@@ -68,8 +68,8 @@ func (e *Exchange) peer(d *dest, now time.Time) announce.Peer {
 	case h.OneWay:
 		out.State, out.Reason = OneWay, "it does not receive heartbeats of this host: check the firewalls on UDP"
 	}
-	if p.alive && p.last.config != e.o.Config {
-		out.Problems = append(out.Problems, "its [announce] settings or pools differ from those of this host")
+	if out.Differs = p.alive && p.last.config != e.o.Config; out.Differs {
+		out.Problems = append(out.Problems, "its [announce] settings, pools or version differ from those of this host")
 	}
 	if p.alive && (p.last.interval != e.o.Interval || int(p.last.missed) != e.o.Missed) {
 		out.Problems = append(out.Problems, fmt.Sprintf("it uses heartbeat %s x %d, this host %s x %d", p.last.interval, p.last.missed, e.o.Interval, e.o.Missed))

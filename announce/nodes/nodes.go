@@ -1,9 +1,9 @@
 // Package nodes keeps what hosts must know of each other before they can exchange heartbeats, and
-// which hosts an operator drains.
+// which hosts an operator drains, and to which hosts an operator has moved VIPs.
 //
-// Its store is the fleet's tree, or the state file of a host without a fleet. Its inputs are Drain,
-// what this host publishes of itself, and what other hosts write. Its outputs are the peers, the
-// shared secret and the drains. A host's row stays when the host dies: heartbeats decide who lives.
+// Its store is the fleet's tree, or the state file of a host without a fleet, which has the drain of
+// this host and the moves to it. Its inputs are Drain, Move, what this host publishes of itself, and what
+// other hosts write. Its outputs are the peers, the shared secret, the drains and the moves. A host's row stays when the host dies: heartbeats decide who lives.
 // It ends with Forget.
 package nodes
 
@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/internal/backoff"
@@ -32,19 +33,22 @@ import (
 // Folder is the folder in the fleet's tree, and the bucket in the state file.
 const Folder = "announce"
 
-// Record is a stored value: a host at "hosts/NAME", a drain at "drains/NAME", or the secret at
-// "secret".
+// Record is a stored value: a host at "hosts/NAME", a drain at "drains/NAME", a move at "moves/VIP", or
+// the secret at "secret".
 type Record struct {
 	Address netip.AddrPort `json:"address,omitzero"` // of the host's heartbeats
 	Pools   []netip.Prefix `json:"pools,omitempty"`  // that the host announces at layer 2
-	Since   time.Time      `json:"since,omitzero"`   // of the drain
-	Author  string         `json:"author,omitempty"` // of the drain
+	Since   time.Time      `json:"since,omitzero"`   // of the drain or the move
+	Author  string         `json:"author,omitempty"` // of the drain or the move
+	Node    string         `json:"node,omitempty"`   // of the move: the VIP's host
+	Pin     bool           `json:"pin,omitempty"`    // of the move
 	Secret  string         `json:"secret,omitempty"`
 }
 
 const (
 	hostPrefix  = "hosts/"
 	drainPrefix = "drains/"
+	movePrefix  = "moves/"
 	secretKey   = "secret"
 )
 
@@ -59,8 +63,19 @@ func check(key string, r Record) error {
 		return fmt.Errorf("the secret is empty")
 	case strings.HasPrefix(key, hostPrefix) && !r.Address.IsValid():
 		return fmt.Errorf("no address")
+	case strings.HasPrefix(key, movePrefix):
+		if _, ok := moveOf(key, r); !ok {
+			return fmt.Errorf("no move of a VIP to a host")
+		}
 	}
 	return nil
+}
+
+// moveOf returns the move of a record; not ok: it isn't one.
+func moveOf(key string, r Record) (m announce.Move, ok bool) {
+	text, _ := strings.CutPrefix(key, movePrefix)
+	addr, err := netip.ParseAddr(text)
+	return announce.Move{Addr: addr, Node: r.Node, Pin: r.Pin, Since: r.Since, Author: r.Author}, err == nil && r.Node != "" && key == movePrefix+addr.String()
 }
 
 // Drain is the drain of a host.
@@ -92,7 +107,9 @@ type Nodes struct {
 	locks registry.Locks
 	wake  wake.Signal // this host's record may differ from own
 
-	rows *table.Table[string, registry.Item[Record]] // as stored
+	rows *table.Table[string, registry.Item[Record]] // as stored, without moves
+	// Moves are the operator's moves of VIPs that this host knows: all of its fleet, or those to itself.
+	Moves *table.Table[netip.Addr, announce.Move]
 
 	mu     sync.Mutex
 	own    Own
@@ -102,7 +119,8 @@ type Nodes struct {
 // New returns nodes of a store that may not have been read yet.
 func New(o Options) *Nodes {
 	return &Nodes{Options: o, feed: o.Store.Watch(), wake: wake.New(),
-		rows: table.New(new(table.Clock), func(i *registry.Item[Record]) string { return i.Key }, nil)}
+		rows:  table.New(new(table.Clock), func(i *registry.Item[Record]) string { return i.Key }, nil),
+		Moves: table.New(new(table.Clock), announce.KeyOfMove, func(a, b announce.Move) bool { return a == b })}
 }
 
 // Publish sets what this host publishes. It returns at once.
@@ -181,6 +199,32 @@ func (n *Nodes) SetDrain(ctx context.Context, node string, drain bool, author st
 	})
 }
 
+// SetMove moves a VIP. It is durable when SetMove returns. Since of the move is now, or a second after the move before, and not
+// before m.Since: the later move wins on hosts that know several.
+func (n *Nodes) SetMove(ctx context.Context, m announce.Move) error {
+	return n.write(ctx, movePrefix+m.Addr.String(), func(now *Record) *Record {
+		since := time.Now()
+		if since.Before(m.Since) {
+			since = m.Since
+		}
+		since = since.UTC().Truncate(time.Second)
+		if now != nil && !since.After(now.Since) {
+			since = now.Since.Add(time.Second)
+		}
+		return &Record{Node: m.Node, Pin: m.Pin, Since: since, Author: m.Author}
+	})
+}
+
+// EndMove ends the move of a VIP, if it is still the one with this stamp.
+func (n *Nodes) EndMove(ctx context.Context, addr netip.Addr, stamp uint32) error {
+	return n.write(ctx, movePrefix+addr.String(), func(now *Record) *Record {
+		if now != nil && uint32(now.Since.Unix()) != stamp {
+			return now
+		}
+		return nil
+	})
+}
+
 // Recorded returns the hosts that have published themselves.
 func (n *Nodes) Recorded() (names []string) {
 	for name := range n.named(hostPrefix) {
@@ -189,7 +233,7 @@ func (n *Nodes) Recorded() (names []string) {
 	return names
 }
 
-// Forget removes what is stored of a host that is gone for good, its drain included.
+// Forget removes what is stored of a host that is gone for good, its drain and the moves to it included. It costs O(moves).
 func (n *Nodes) Forget(ctx context.Context, node string) error {
 	for _, prefix := range []string{hostPrefix, drainPrefix} {
 		if n.Store.Get(prefix+node).Version == 0 {
@@ -197,6 +241,13 @@ func (n *Nodes) Forget(ctx context.Context, node string) error {
 		}
 		if err := n.write(ctx, prefix+node, func(*Record) *Record { return nil }); err != nil {
 			return err
+		}
+	}
+	for addr, m := range n.Moves.All() {
+		if m.Node == node {
+			if err := n.EndMove(ctx, addr, m.Stamp()); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -234,7 +285,7 @@ func (n *Nodes) write(ctx context.Context, key string, apply func(now *Record) *
 }
 
 func same(a, b Record) bool {
-	return a.Address == b.Address && slices.Equal(a.Pools, b.Pools) && a.Since.Equal(b.Since) && a.Author == b.Author && a.Secret == b.Secret
+	return a.Address == b.Address && slices.Equal(a.Pools, b.Pools) && a.Since.Equal(b.Since) && a.Author == b.Author && a.Secret == b.Secret && a.Node == b.Node && a.Pin == b.Pin
 }
 
 // Run follows the store and publishes this host, until the context ends. It returns its error.
@@ -328,6 +379,10 @@ func (n *Nodes) read() <-chan struct{} {
 func (n *Nodes) receive(i registry.Item[Record]) {
 	n.mu.Lock() // one event for a drain that comes from a write and from the feed
 	defer n.mu.Unlock()
+	if strings.HasPrefix(i.Key, movePrefix) {
+		n.receiveMove(i)
+		return
+	}
 	was := n.rows.Row(i.Key) != nil
 	is := i.Version != 0
 	if is {
@@ -342,5 +397,27 @@ func (n *Nodes) receive(i registry.Item[Record]) {
 		n.Events.Add(event.Event{Kind: "node_drained", Object: name, Message: fmt.Sprintf("node %s is drained by %s", name, by)})
 	case drain && was && !is:
 		n.Events.Add(event.Event{Kind: "node_undrained", Object: name, Message: fmt.Sprintf("node %s is no longer drained", name)})
+	}
+}
+
+// receiveMove takes a changed record of a move. The caller holds mu.
+func (n *Nodes) receiveMove(i registry.Item[Record]) {
+	m, ok := moveOf(i.Key, i.Value)
+	if i.Version == 0 {
+		m, ok = moveOf(i.Key, Record{Node: "-"})
+	}
+	former, _, was := n.Moves.Get(m.Addr)
+	switch {
+	case !ok:
+	case i.Version == 0 && was:
+		n.Moves.Delete(m.Addr)
+		n.Events.Add(event.Event{Kind: "vip_move_ended", Object: m.Addr.String(), Message: fmt.Sprintf("the move of %s to %s has ended", m.Addr, former.Node)})
+	case i.Version != 0 && former != m:
+		n.Moves.Set(m)
+		until := "until it fails, drains or is not eligible"
+		if m.Pin {
+			until = "and pinned there"
+		}
+		n.Events.Add(event.Event{Kind: "vip_moved", Object: m.Addr.String(), Message: fmt.Sprintf("%s is moved to %s by %s, %s", m.Addr, m.Node, cmp.Or(m.Author, "an operator"), until)})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/internal/event"
@@ -69,6 +70,39 @@ func TestDrainSurvivesRestart(t *testing.T) {
 	}
 }
 
+// A move of a host without a fleet survives a restart. A later move is not ended by the end of an earlier one.
+func TestMoveSurvivesRestart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	vip := netip.MustParseAddr("192.0.2.10")
+	var first announce.Move
+	for round := range 2 {
+		db := must.Get(store.Open(path))(t)
+		records := must.Get(registry.NewLocal(store.NewBucket[Record](db, Folder)))(t)
+		events := event.NewLog(10, time.Now)
+		n := New(Options{Store: records, Node: "lb1", Events: events, Log: slog.New(slog.DiscardHandler)})
+		n.read()
+		switch now, _, ok := n.Moves.Get(vip); {
+		case round == 0:
+			must.Succeed(t, n.SetMove(t.Context(), announce.Move{Addr: vip, Node: "lb1", Pin: true, Author: "root"}))
+			first, _, _ = n.Moves.Get(vip)
+			must.Succeed(t, n.SetMove(t.Context(), announce.Move{Addr: vip, Node: "lb2", Since: time.Unix(4_000_000_000, 0)}))
+			must.Succeed(t, n.SetMove(t.Context(), announce.Move{Addr: vip, Node: "lb3"}))
+			must.Succeed(t, n.EndMove(t.Context(), vip, first.Stamp()))
+		default:
+			must.True(t, ok && now.Node == "lb3" && now.Stamp() == 4_000_000_001 && first.Pin && first.Author == "root", "%+v after %+v", now, first)
+			must.Succeed(t, n.EndMove(t.Context(), vip, now.Stamp()))
+			must.Succeed(t, n.EndMove(t.Context(), vip, now.Stamp()))
+			expect.Equal(t, n.Moves.Len(), 0, "moves")
+			expect.SameList(t, kinds(events), []string{"vip_moved 192.0.2.10", "vip_move_ended 192.0.2.10"}, "events")
+		}
+		must.Succeed(t, db.Close())
+	}
+	for key, ok := range map[string]bool{"moves/192.0.2.10": true, "moves/192.0.2.010": false, "moves/x": false} {
+		expect.Equal(t, check(key, Record{Node: "lb1"}) == nil, ok, "%s is a move", key)
+	}
+	expect.True(t, check("moves/192.0.2.10", Record{}) != nil, "a move without a host")
+}
+
 // Hosts of a fleet find each other and one secret, and any of them can drain any other.
 func TestFleet(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
@@ -95,6 +129,13 @@ func TestFleet(t *testing.T) {
 		if !a.Draining("lb1") || !b.Draining("lb1") || a.Draining("lb2") {
 			t.Error("the drain is not known")
 		}
+		must.Succeed(t, b.SetMove(t.Context(), announce.Move{Addr: netip.MustParseAddr("192.0.2.10"), Node: "lb1"}))
+		must.Succeed(t, b.SetMove(t.Context(), announce.Move{Addr: netip.MustParseAddr("192.0.2.11"), Node: "lb3"}))
+		settle()
+		for _, n := range []*Nodes{a, b, c} {
+			m, _, ok := n.Moves.Get(netip.MustParseAddr("192.0.2.10"))
+			must.True(t, ok && m.Node == "lb1" && n.Moves.Len() == 2, "%s knows %+v", n.Node, m)
+		}
 		must.Succeed(t, a.SetDrain(t.Context(), "lb1", false, "root"))
 		b.Publish(Own{})
 		settle()
@@ -111,6 +152,7 @@ func TestFleet(t *testing.T) {
 		for range 2 { // a second time changes nothing
 			must.Succeed(t, b.Forget(t.Context(), "lb3"))
 			settle()
+			expect.Equal(t, a.Moves.Len(), 1, "moves")
 			if got := a.Recorded(); !slices.Equal(got, []string{"lb1"}) || a.Draining("lb3") || len(a.Peers(lan)) != 0 {
 				t.Errorf("records of %v, drains %v", got, a.Drains())
 			}

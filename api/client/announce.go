@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"net/http"
+	"net/url"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
@@ -15,6 +16,20 @@ func (c *Client) Announcements(ctx context.Context) (v1.AnnouncementList, error)
 // Announcement returns the announcement of one VIP.
 func (c *Client) Announcement(ctx context.Context, address string) (v1.Announcement, error) {
 	return fetch[v1.Announcement](ctx, c, call{path: v1.AnnouncementPath(address)})
+}
+
+// MoveVIP moves a VIP to a node; with pin, the VIP returns there whenever the node can have it.
+func (c *Client) MoveVIP(ctx context.Context, address, node string, pin bool) (v1.Announcement, error) {
+	q := url.Values{}
+	if pin {
+		q.Set("pin", "true")
+	}
+	return fetch[v1.Announcement](ctx, c, call{method: http.MethodPut, path: v1.AnnouncementMovePath(address, node), query: q})
+}
+
+// EndMove ends the move of a VIP.
+func (c *Client) EndMove(ctx context.Context, address string) (v1.Announcement, error) {
+	return fetch[v1.Announcement](ctx, c, call{method: http.MethodDelete, path: v1.AnnouncementMovePath(address, "")})
 }
 
 // AnnouncePeers lists the hosts and routers that the announcer is in touch with.

@@ -42,6 +42,9 @@ func (h *handlers) announcement(addr netip.Addr, places map[netip.Addr][]announc
 	if n.Ranking != "" {
 		out.Ranking = strings.Split(n.Ranking, "; ")
 	}
+	if m, _, moved := h.Moves.Get(addr); moved {
+		out.Move = &v1.Move{Node: m.Node, Pin: m.Pin, Since: m.Since, Author: m.Author}
+	}
 	results, routes := places[addr], map[string][]v1.AnnouncementRoute{}
 	if n.Mode == announce.BGP && n.Here {
 		for key, p := range h.Peers.All() {
@@ -81,6 +84,11 @@ func (h *handlers) getAnnouncement(_ context.Context, in *request.AddressPath) (
 	if err != nil {
 		return v1.Announcement{}, err
 	}
+	return h.known(addr)
+}
+
+// known returns the announcement of a VIP, or the error of a request about an address that has none.
+func (h *handlers) known(addr netip.Addr) (v1.Announcement, error) {
 	out, ok := h.announcement(addr, h.places())
 	if !ok {
 		return v1.Announcement{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, addr.String()+" is not announced: it is not a VIP of a service in a pool with announce",

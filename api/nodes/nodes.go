@@ -8,6 +8,7 @@
 //	nodes.go          the list of nodes, lost nodes, drains
 //	checks.go         the comparison of health checks
 //	announcements.go  announcements of VIPs, and the announcer's peers
+//	moves.go          moves of VIPs
 package nodes
 
 import (
@@ -47,6 +48,10 @@ type Deps struct {
 	Stale         func() string // why Announcements, Announced and Peers may be outdated; "" if they are not
 	Drains        func() map[string]nodes.Drain
 	SetDrain      func(ctx context.Context, node string, drain bool, author string) error
+	Moves         table.Reader[netip.Addr, announce.Move]
+	// SetMove moves a VIP, and EndMove ends the move with a stamp.
+	SetMove func(context.Context, announce.Move) error
+	EndMove func(ctx context.Context, addr netip.Addr, stamp uint32) error
 }
 
 type handlers struct {
@@ -68,6 +73,11 @@ func AddRoutes(s *server.Server, t *status.Tables, d Deps) {
 		Description: "The VIPs of pools that are announced (announce.mode), with the host that announces each and why."}, h.listAnnouncements)
 	server.HandleJSON(s, server.Route{Path: v1.PathAnnouncements + "/{ip}", Need: access.View, ID: "get-announcement", Tag: "announce", Summary: "Get the announcement of a VIP"}, h.getAnnouncement)
 	server.HandleJSON(s, server.Route{Path: v1.PathAnnouncePeers, Need: access.View, ID: "list-announce-peers", Tag: "announce", Summary: "List the hosts and routers that the announcer is in touch with"}, h.listAnnouncePeers)
+	const move = v1.PathAnnouncements + "/{ip}/move"
+	server.HandleJSON(s, server.Route{Method: http.MethodPut, Path: move + "/{node}", Need: access.Operate, ID: "move-vip", Tag: "announce", Summary: "Move a VIP to a host",
+		Description: "The host announces the VIP at layer 2 until it fails, drains or is not eligible; with pin=true, whenever it can. A later move replaces it. " +
+			"Without a fleet, ask the host itself. Answers when the move is stored; owner of a GET shows the result. 409 if the move would have no effect."}, h.moveVIP)
+	server.HandleJSON(s, server.Route{Method: http.MethodDelete, Path: move, Need: access.Operate, ID: "end-move", Tag: "announce", Summary: "End the move of a VIP"}, h.endMove)
 	const drain = v1.PathNodes + "/{name}/drain"
 	server.HandleJSON(s, server.Route{Path: drain, Need: access.View, ID: "get-node-drain", Tag: "node", Summary: "Show whether a node drains"}, h.getNodeDrain)
 	server.HandleJSON(s, server.Route{Method: http.MethodPut, Path: drain, Need: access.Operate, ID: "drain-node", Tag: "node", Summary: "Drain a node",
@@ -156,7 +166,7 @@ func (h *handlers) setNodeDrain(ctx context.Context, node string, drain bool) (v
 	return h.nodeDrain(node), nil
 }
 
-// checkNode refuses to drain a node that does not exist: the name is mistyped.
+// checkNode refuses to drain a node, or to move a VIP there, that does not exist: the name is mistyped.
 func (h *handlers) checkNode(ctx context.Context, node string) error {
 	if node == h.http.Node {
 		return nil
@@ -165,9 +175,9 @@ func (h *handlers) checkNode(ctx context.Context, node string) error {
 	if err != nil {
 		return request.WriteFailed(err)
 	}
-	fleet := list.Store != configs.StoreBolt // else the drain of another host would have no effect there
+	fleet := list.Store != configs.StoreBolt // else this host can't tell another one
 	if slices.ContainsFunc(list.Items, func(n v1.Node) bool { return fleet && n.Name == node }) {
 		return nil
 	}
-	return server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no node \""+node+"\"", "list nodes: GET "+v1.PathNodes+"; without a fleet, drain a host through its own agent")
+	return server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no node \""+node+"\"", "list nodes: GET "+v1.PathNodes+"; without a fleet, ask the host's own agent")
 }

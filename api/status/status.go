@@ -170,7 +170,9 @@ func (s *Report) hold(c *vip.CheckResult) {
 }
 
 // panics reports whether a frontend sends clients to unhealthy backends because too few are healthy.
-func panics(in *Input, f *vip.Frontend) bool { return in.Panics(vip.FamilyOf(f.Key.Addr), f.Port) }
+func panics(in *Input, f *vip.Frontend) bool {
+	return !f.Key.Whole() && in.Panics(vip.FamilyOf(f.Key.Addr), f.Port)
+}
 
 // isFor reports whether a listed backend, on any node, serves the frontend's family and
 // port.

@@ -28,6 +28,7 @@ type Announcement struct {
 	Why      string              `json:"why" doc:"the reason of the decision"`
 	Ranking  []string            `json:"ranking,omitempty" doc:"of mode l2, with two hosts and more that could announce it: these, best first, each with what ranks it below the one before"`
 	Policy   string              `json:"policy,omitempty" doc:"of mode bgp: the pool or the rule of a pool in ironvip.toml that says what the routes carry; absent: the routers' own keys"`
+	Move     *Move               `json:"move,omitempty" doc:"of mode l2: the operator's move of the VIP, if this host has it: without a fleet, each host has the moves to itself"`
 	Services int                 `json:"services" doc:"services of the VIP that this host serves; 0: it must not announce the VIP"`
 	Since    time.Time           `json:"since" doc:"of owner and here"`
 	Places   []AnnouncementPlace `json:"places" doc:"where this host announces it"`
@@ -54,6 +55,14 @@ type AnnouncementRoute struct {
 	LocalPref     uint32       `json:"local_pref,omitempty" doc:"of a router of the same AS"`
 	Prepend       int          `json:"prepend,omitempty" doc:"how often the ASN of this host is in the AS path once more"`
 	LinkBandwidth int          `json:"link_bandwidth,omitempty" doc:"in bytes per second"`
+}
+
+// Move is an operator's choice of the host that announces a VIP at layer 2.
+type Move struct {
+	Node   string    `json:"node"`
+	Pin    bool      `json:"pin" doc:"it stays when the host fails; false: it ends when the host fails, drains or is not eligible"`
+	Since  time.Time `json:"since"`
+	Author string    `json:"author,omitempty"`
 }
 
 // AnnouncementList is a page of announcements, ordered by VIP.
@@ -114,6 +123,15 @@ const (
 // AnnouncementPath is the path of one VIP's announcement: GET.
 func AnnouncementPath(address string) string {
 	return PathAnnouncements + "/" + url.PathEscape(address)
+}
+
+// AnnouncementMovePath is the path of a VIP's move: DELETE ends it. With a node, PUT moves the VIP there.
+func AnnouncementMovePath(address, node string) string {
+	path := AnnouncementPath(address) + "/move"
+	if node != "" {
+		path += "/" + url.PathEscape(node)
+	}
+	return path
 }
 
 // NodePath is the path of a node: DELETE forgets a lost one.

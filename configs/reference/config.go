@@ -85,6 +85,7 @@ var Pool = Table{
 	{Key: "announce", Meaning: "how its VIPs are announced", Values: "as `announce.mode`", Default: "`announce.mode`"},
 	{Key: "announce_priority", Meaning: "this host's priority for its VIPs", Values: "as `announce.priority`", Default: "`announce.priority`"},
 	{Key: "announce_standby", Meaning: "whether this host is on standby for its VIPs", Values: "as `announce.standby`", Default: "`announce.standby`"},
+	{Key: "announce_zone", Meaning: "the location whose hosts own its VIPs first: a host with another `node.zone` is on standby for them", Values: "as `node.zone`", Default: "no preference"},
 	{Key: "announce_min_backends", Meaning: "how many backends of a service must be usable before this host announces its VIPs", Values: "as `announce.min_backends`", Default: "`announce.min_backends`"},
 	{Key: "bgp", Meaning: "what the routes of its VIPs carry", Values: "the [table below](#routes)", Default: "the keys of the router"},
 }

@@ -6,8 +6,11 @@ package roster
 // change.
 type Format int
 
+// Moves is the first format with the moves of VIPs, which announce/nodes stores.
+const Moves Format = 1
+
 // NewestFormat is the newest one that this release reads.
-const NewestFormat Format = 0
+const NewestFormat = Moves
 
 // Format returns the newest format that every host reads: those that are present, and those that are
 // lost, which can come back with the release that they had. It costs O(hosts).

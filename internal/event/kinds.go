@@ -8,6 +8,8 @@ var Kinds = []Kind{
 	{"vip_announced", "this host announces a VIP from now on"},
 	{"vip_withdrawn", "this host no longer announces a VIP"},
 	{"vip_conflict", "at layer 2, another station has the VIP"},
+	{"vip_moved", "an operator moved a VIP to a host, or pinned it there"},
+	{"vip_move_ended", "the move of a VIP has ended: its host failed, or an operator ended it"},
 	{"announce_peer_up", "a session with a router, or the heartbeats of another host, began"},
 	{"announce_peer_down", "a session or heartbeats ended"},
 

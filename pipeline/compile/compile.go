@@ -58,7 +58,8 @@ func Service(in Input) ([]vip.Frontend, []vip.Problem) {
 }
 
 // whole returns the frontends of a service with forward host: its whole VIPs, for programs of this host. The backend of each
-// is this host. It is usable if its check has passed, and not while the check has no result yet: the VIP may be elsewhere.
+// is this host. It is usable if its check has passed, and not while the check has no result yet: the VIP may be elsewhere. With a panic threshold, its owner
+// keeps the VIP nevertheless, unless an operator has drained this host as the backend.
 func whole(in *Input) []vip.Frontend {
 	s, out := in.Service, in.Room[:0]
 	if vip.HasCode(in.Allocation.Problems, vip.CodeAddressTaken) {
@@ -71,6 +72,7 @@ func whole(in *Input) []vip.Frontend {
 	for _, a := range in.Allocation.VIPs {
 		f := frontend(s, &vip.Port{}, vip.OnVIP, vip.FrontendKey{Addr: a})
 		f.DrainTimeout = 0 // the connections are those of programs
+		f.KeepsOwner = s.PanicThreshold > 0 && in.rank(&s.Backends[0], "", true) == ready
 		f.Backends = []vip.Endpoint{{Addr: b.Endpoint(0), Weight: uint16(b.Weight)}}
 		out = append(out, f)
 	}

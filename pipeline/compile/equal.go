@@ -22,6 +22,7 @@ func SameFrontend(a, b vip.Frontend) bool {
 		a.Affinity == b.Affinity &&
 		a.Masquerade == b.Masquerade &&
 		a.DrainTimeout == b.DrainTimeout &&
+		a.KeepsOwner == b.KeepsOwner &&
 		vip.SameProxySettings(a.Relay, b.Relay) &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		SameEndpoints(a.Backends, b.Backends)

@@ -74,6 +74,13 @@ func TestWhole(t *testing.T) {
 		expect.Len(t, problems, 0, "%s", tc.what)
 		expect.NoDiff(t, cmp.Diff([]string{"192.0.2.10 vip  127.0.0.1:0*" + tc.want, "2001:db8::10 vip  127.0.0.1:0*" + tc.want}, show(got)), tc.what)
 		expect.True(t, !got[0].Refuses() == (tc.want == "1") && got[0].Usable() == (tc.want == "1"), tc.what)
+		// With a panic threshold, its owner keeps it, whatever its check says.
+		expect.False(t, got[0].KeepsOwner, tc.what)
+		keeping := tc.service
+		keeping.PanicThreshold = 1
+		in.Service = &keeping
+		got, _ = Service(in)
+		expect.True(t, got[0].KeepsOwner && got[0].Usable() == (tc.want == "1"), "%s, with a panic threshold", tc.what)
 	}
 }
 

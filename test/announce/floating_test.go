@@ -195,6 +195,49 @@ func TestFloatingWithoutDataplane(t *testing.T) {
 	}
 }
 
+// With a panic threshold, the last owner keeps the VIPs when no program runs, also after a restart of its agent, until a program
+// runs on another host.
+func TestLastOwnerKeepsFloatingAddress(t *testing.T) {
+	t.Parallel()
+	l, programs := newFloating(t, 2, patient)
+	a, b := l.hosts[0], l.hosts[1]
+	l.awaitFloating(nil)
+	for _, h := range l.hosts {
+		path := filepath.Join(h.dir, "services.d/s.toml")
+		text := must.Get(os.ReadFile(path))(t)
+		must.Succeed(t, os.WriteFile(path, []byte(strings.Replace(string(text), "forward = \"host\"", "forward = \"host\"\npanic_threshold = 1", 1)), 0o600))
+		h.must("reload")
+	}
+	l.awaitFloating(nil)
+	must.Succeed(t, programs[0].Start())
+	l.awaitFloating(a)
+	programs[0].Kill()
+	kept := func(h *host) {
+		t.Helper()
+		wait.For(t, h.Name+" keeps the VIPs", func() error {
+			out, err := h.run("announce", "explain", vip4(0).String())
+			if err == nil && !strings.Contains(out, h.Name+": keeps it until another host is eligible") {
+				err = errors.New(out)
+			}
+			return err
+		})
+		l.awaitFloating(h)
+	}
+	kept(a)
+	must.Succeed(t, a.agent.Stop())
+	must.Succeed(t, a.agent.Start())
+	kept(a)
+	a.agent.Kill()
+	must.Succeed(t, a.agent.Start())
+	kept(a)
+	must.Succeed(t, programs[1].Start())
+	l.awaitFloating(b)
+	programs[1].Kill()
+	kept(b)
+	must.Succeed(t, programs[0].Start())
+	l.awaitFloating(a)
+}
+
 // awaitPassed waits until the check of a host has passed.
 func (h *host) awaitPassed() {
 	h.t.Helper()

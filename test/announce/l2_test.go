@@ -5,6 +5,7 @@ package announce
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -309,4 +310,78 @@ func TestPriorities(t *testing.T) {
 	on(b)
 	a.must("node", "undrain")
 	on(a)
+}
+
+// A VIP is moved to the other host of a pair and back, under load: no new connection is lost. A move ends with
+// the announcer of its host. A pin survives restarts of both processes, and the VIP returns. The later one of two moves wins on
+// both hosts, which explain it.
+// Slow: hosts that start wait 1 s before they take VIPs, twice, and a VIP returns after 1 s.
+func TestMoves(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 2, patient)
+	a, b := l.hosts[0], l.hosts[1]
+	owners := l.settled()
+	v4, v6 := ownedBy(t, owners, a.Name, false), ownedBy(t, owners, a.Name, true)
+	with := func(h *host, vips ...netip.Addr) map[netip.Addr]string {
+		out := maps.Clone(owners)
+		for _, vip := range vips {
+			out[vip] = h.Name
+		}
+		return out
+	}
+	if out, err := a.run("announce", "move", v4.String(), b.Name); err == nil || !strings.Contains(out, "run this command on the host that is to have the VIP") {
+		t.Errorf("a move to another host without a fleet: %v\n%s", err, out)
+	}
+	wait.Undisturbed(t, "two planned moves", func() error {
+		moves := watchMoves(t, l.client, v4, a)
+		load := startLoad(t, l.client, v4, 2*time.Millisecond)
+		load.awaitAnswers(50)
+		expect.Contains(t, b.must("announce", "move", v4.String(), b.Name, "--wait"), b.Name+" announces "+v4.String())
+		l.awaitThese(with(b, v4))
+		a.must("announce", "move", v4.String(), a.Name, "--pin", "--wait")
+		l.awaitThese(owners)
+		wait.Until(t, "the client learns of two moves", func() bool { return len(moves()) >= 2 }, func() any { return moves() })
+		load.awaitAnswers(50)
+		got := load.end()
+		t.Log(got)
+		if got.lost > got.reset {
+			return fmt.Errorf("%s", got)
+		}
+		return nil
+	})
+	a.must("announce", "unpin", v4.String())
+	b.must("announce", "move", v4.String(), b.Name, "--wait")
+	b.must("announce", "move", v6.String(), b.Name, "--pin", "--wait")
+	for h, want := range map[*host]string{a: "lb2: moved here by an operator, until it fails, drains or is not eligible", b: "It is moved to lb2 by "} {
+		wait.For(t, "the words of "+h.Name, func() error {
+			if out := h.must("announce", "explain", v4.String()); !strings.Contains(out, want) || !strings.Contains(out, "1. lb2 (moved, priority 100, 1 service)\n2. lb1 (priority 100, 1 service): not chosen by an operator\n") {
+				return errors.New(out)
+			}
+			return nil
+		})
+		expect.Contains(t, h.must("announce", "list"), "lb2: pinned here by an operator")
+	}
+	must.Succeed(t, b.agent.Stop())
+	must.Succeed(t, b.agent.Start())
+	l.awaitThese(with(b, v4, v6))
+	must.Succeed(t, errors.Join(b.agent.Stop(), b.announcer.Stop())) // the agent does not learn that the move is over
+	a.awaitAll()
+	b.start()
+	l.awaitThese(with(b, v6))
+	wait.For(t, "the end of the move", func() error {
+		if out := b.must("events"); !strings.Contains(out, "the move of "+v4.String()+" to lb2 has ended") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	a.must("announce", "move", v6.String(), a.Name, "--wait")
+	l.awaitThese(owners)
+	wait.For(t, "the end of the pin", func() error {
+		if out := b.must("announce", "explain", v6.String()); strings.Contains(out, "pinned") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	a.must("announce", "unpin", v6.String())
+	l.awaitThese(owners)
 }

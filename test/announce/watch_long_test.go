@@ -175,7 +175,7 @@ func TestNeverTwoOwners(t *testing.T) {
 		i := r.IntN(len(l.hosts))
 		h, s := l.hosts[i], &states[i]
 		what := ""
-		switch r.IntN(5) {
+		switch r.IntN(6) {
 		case 0, 1:
 			s.cut = !s.cut
 			l.cutOff(h, s.cut)
@@ -208,6 +208,11 @@ func TestNeverTwoOwners(t *testing.T) {
 				h.must("node", "undrain")
 			}
 			what = fmt.Sprint("drained ", s.drained)
+		case 5:
+			all := vips()
+			vip, pin := all[r.IntN(len(all))].String(), fmt.Sprintf("--pin=%t", r.IntN(2) == 0)
+			_, err := h.run("announce", "move", vip, h.Name, pin) // refused if the move would have no effect
+			what = fmt.Sprint("gets ", vip, " ", pin, " ", err == nil)
 		}
 		history = append(history, h.Name+" "+what)
 		time.Sleep(time.Duration(100+r.IntN(700)) * time.Millisecond)
@@ -226,6 +231,22 @@ func TestNeverTwoOwners(t *testing.T) {
 			h.must("node", "undrain")
 		}
 	}
+	// The later one of two moves ends the other one, so that each VIP has one at most in the end.
+	wait.For(t, "the end of all moves", func() error {
+		for _, h := range l.hosts {
+			all, err := h.announcements()
+			if err != nil {
+				return err
+			}
+			for vip, n := range all {
+				if n.Move != nil {
+					_, _ = h.run("announce", "unpin", vip.String()) // it may have ended meanwhile
+					return fmt.Errorf("%s: %s is moved to %s", h.Name, vip, n.Move.Node)
+				}
+			}
+		}
+		return nil
+	})
 	l.awaitThese(owners)
 	w.close()
 	t.Logf("two owners for at most %s (%s), nobody for at most %s, %d answers", w.longest.double, w.worst, w.longest.vacant, w.answered)

@@ -76,7 +76,7 @@ var Fields = bind[Service, vip.Service]([]Field{
 	{Key: "queue_timeout", Type: span(times{vip.MinQueueTimeout, vip.MaxQueueTimeout, vip.DefaultQueueTimeout, 1}), Row: "timeouts", Shown: "queue %s", Meaning: "how long each of them waits"},
 	{Key: "health", Host: true, Name: "Check", Type: kind[*HealthCheck, *vip.HealthCheck]{read: (*builder).healthCheck, show: fromCheck}, Row: "health", Meaning: "how this host checks the backends, [see below](#health)", Values: "a [health check](health.md#fields-of-a-health-check)", Default: "the [default check](health.md#default-checks)"},
 	{Key: "on_unhealthy", Name: "ResetUnhealthy", Type: onUnhealthy, Row: "health", Shown: "unhealthy backends %s connections", Meaning: "what happens to the open connections of a backend that becomes unhealthy", Values: "`drain`: they continue; `reset`: they end"},
-	{Key: "panic_threshold", Type: limit[uint8](100, "0 to %d, in percent; 0 is off"), Row: "health", Shown: "panic below %s%%", Meaning: "if fewer backends than this are healthy, in percent of the ready ones, health has no effect"},
+	{Key: "panic_threshold", Host: true, Type: limit[uint8](100, "0 to %d, in percent; 0 is off"), Row: "health", Shown: "panic below %s%%", Meaning: "if fewer backends than this are healthy, in percent of the ready ones, health has no effect"},
 	{Key: "slow_start", Type: slowStart, Values: slowStarts.values() + ", or `\"0s\"` for off", Default: "off", Only: "with the schedulers `wrr`, `wlc`, `sed` and `nq`", Row: "health", Shown: "slow start %s", Meaning: "how long the weight of a backend grows after it begins to take new connections, [see there](health.md#slow-start)"},
 })
 

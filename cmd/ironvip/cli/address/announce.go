@@ -151,6 +151,13 @@ func (a *app) announcementText(n v1.Announcement) string {
 		serves = output.Plural(n.Services, "service")
 	}
 	fmt.Fprintf(&b, "%s is %s (%s) since %s: %s.\nThis host serves %s of the VIP.\n", n.VIP, how, n.Mode, since, output.Clean(n.Why), serves)
+	if m := n.Move; m != nil {
+		how, until := "moved", "the host fails, drains or is not eligible"
+		if m.Pin {
+			how, until = "pinned", "ironvip announce unpin"
+		}
+		fmt.Fprintf(&b, "It is %s to %s by %s since %s, until %s.\n", how, m.Node, output.Clean(cmp.Or(m.Author, "an operator")), output.Since(m.Since, a.Now()), until)
+	}
 	for i, host := range n.Ranking {
 		fmt.Fprintf(&b, "%d. %s\n", i+1, output.Clean(host))
 	}

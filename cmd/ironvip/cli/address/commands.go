@@ -20,7 +20,7 @@ func Commands(frame *command.App) []*cobra.Command {
 		command.Group("vip", "show allocated addresses and node ports, and reserve addresses", a.vipListCommand(), a.vipGetCommand(),
 			a.vipReserveCommand(), a.vipReleaseCommand()),
 		command.Group("pool", "show address pools", a.poolListCommand(), a.poolGetCommand()),
-		command.Group("announce", "show how VIPs are announced to the network", a.announceListCommand(), a.announcePeersCommand(), a.announceExplainCommand()),
+		command.Group("announce", "show how VIPs are announced to the network, and move them", a.announceListCommand(), a.announcePeersCommand(), a.announceExplainCommand(), a.announceMoveCommand(), a.announceUnpinCommand()),
 		command.Group("dns", "show the DNS names of services", a.dnsListCommand(), a.dnsQueryCommand()),
 	}
 }
