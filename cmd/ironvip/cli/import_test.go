@@ -15,10 +15,11 @@ const (
 	keepalivedSample = "../../../cmd/ironvip/cli/migrate/keepalived/testdata/keepalived.conf"
 	ipvsadmSample    = "../../../cmd/ironvip/cli/migrate/ipvsadm/testdata/rules"
 	haproxySample    = "../../../cmd/ironvip/cli/migrate/haproxy/testdata/haproxy.cfg"
+	metallbSample    = "../../../cmd/ironvip/cli/migrate/metallb/testdata/metallb.yaml"
 )
 
 func TestImport(t *testing.T) {
-	for _, c := range []struct{ program, sample string }{{"keepalived", keepalivedSample}, {"ipvsadm", ipvsadmSample}, {"haproxy", haproxySample}} {
+	for _, c := range []struct{ program, sample string }{{"keepalived", keepalivedSample}, {"ipvsadm", ipvsadmSample}, {"haproxy", haproxySample}, {"metallb", metallbSample}} {
 		t.Run(c.program, func(t *testing.T) {
 			got := run(t, Options{}, "import "+c.program+" "+c.sample)
 			golden(t, "import_"+c.program+".txt", got.String())
@@ -36,6 +37,8 @@ func TestImportedFilesAreValid(t *testing.T) {
 		{"haproxy", "listen a\n mode tcp\n bind 10.0.0.1:80 accept-proxy\n bind 10.0.0.1:443\n server a 10.1.0.1:80\n"},
 		{"ipvsadm", "-A -t 10.0.0.1:80 -s wrr -p 300\n-a -t 10.0.0.1:80 -r 10.1.0.1:8080 -m -w 2\n-A -u [2001:db8::1]:53 -s rr\n-a -u [2001:db8::1]:53 -r [2001:db8::2]:53 -i -w 1\n"},
 		{"haproxy", "defaults\n timeout client 30s\n timeout server 30s\nlisten a\n mode tcp\n bind 10.0.0.1:80\n balance source\n option httpchk GET /\n server a 10.1.0.1:80 check weight 2\n"},
+		{"metallb", "kind: IPAddressPool\nmetadata: {name: a}\nspec: {addresses: [192.0.2.0/24]}\n---\nkind: BGPPeer\nmetadata: {name: r}\nspec: {myASN: 65010, peerASN: 65000, peerAddress: 10.0.0.1}\n" +
+			"---\nkind: BGPAdvertisement\nspec: {aggregationLength: 24, communities: [\"65010:1\"], peers: [r]}\n"},
 	} {
 		t.Run(c.program, func(t *testing.T) {
 			dir := t.TempDir()
@@ -56,7 +59,7 @@ func TestImportedFilesAreValid(t *testing.T) {
 }
 
 func TestImportOfAMissingFile(t *testing.T) {
-	for _, program := range []string{"keepalived", "ipvsadm", "haproxy"} {
+	for _, program := range []string{"keepalived", "ipvsadm", "haproxy", "metallb"} {
 		got := run(t, Options{}, "import "+program+" /nonexistent/file")
 		if got.code != command.ExitError || got.stdout != "" || !strings.Contains(got.stderr, "/nonexistent/file") {
 			t.Errorf("%s: %v", program, got)

@@ -18,7 +18,9 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/haproxy"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/ipvsadm"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/keepalived"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/metallb"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -33,6 +35,8 @@ func (a *app) importCommands() *cobra.Command {
 			"Converts what \"ipvsadm -Sn\" prints; FILE may be \"-\" for stdin.", a.textImport(ipvsadm.Convert)),
 		a.importCommand("haproxy", "haproxy.cfg",
 			"Converts listen sections, and frontend sections with their default_backend, in mode tcp.", a.textImport(haproxy.Convert)),
+		a.importCommand("metallb", "metallb.yaml",
+			"Converts IPAddressPool, L2Advertisement, BGPAdvertisement, BGPPeer, BFDProfile and Community, as\n\"kubectl -n metallb-system get ipaddresspools,l2advertisements,bgpadvertisements,bgppeers,bfdprofiles,communities -o yaml\"\nprints them; FILE may be \"-\" for stdin.", a.textImport(metallb.Convert)),
 	)
 }
 
@@ -57,9 +61,17 @@ the result: the notes have the lines that cause it.`,
 		if len(result.Services) == 0 && len(result.Notes) == 1 && result.Notes[0].Line == 0 {
 			return errors.New(result.Notes[0].String()) // the file was not read
 		}
-		made, err := newImported(program, args[0], result)
+		made, err := newImported(program, args[0], &result)
 		if err != nil {
 			return err
+		}
+		_, problems := configs.Parse(configs.ConfigName, []byte(made.Config))
+		for _, p := range problems {
+			result.Refused++
+			result.Note(migrate.Place{File: args[0]}, "%s", p.Error())
+		}
+		for _, n := range result.Notes {
+			made.Notes = append(made.Notes, n.String())
 		}
 		if dir != "" {
 			if err := made.write(dir); err != nil {
@@ -92,56 +104,71 @@ func (a *app) textImport(convert func(name, text string) migrate.Result) func(st
 // imported is what an import made, as texts and for -o json.
 type imported struct {
 	Config   string   `json:"config"`   // ironvip.toml
-	Services string   `json:"services"` // services.d/PROGRAM.toml
+	Services string   `json:"services"` // services.d/PROGRAM.toml; "": none
 	Notes    []string `json:"notes"`    // "FILE:LINE: text"
 
 	file string // of the services, below the directory
 }
 
-func newImported(program, name string, result migrate.Result) (*imported, error) {
+func newImported(program, name string, result *migrate.Result) (*imported, error) {
 	m := &imported{file: filepath.Join("services.d", program+".toml"), Notes: []string{}}
 	var services []spec.Service
 	for _, s := range result.Services {
 		services = append(services, s.Service)
 	}
-	for _, n := range result.Notes {
-		m.Notes = append(m.Notes, n.String())
-	}
 	blocks, err := output.TOMLBlocks("service", services)
 	if err != nil {
 		return nil, err
 	}
-	hooks, err := output.TOMLBlocks("hook", result.Hooks)
+	config, err := importedConfig(result)
 	if err != nil {
 		return nil, err
 	}
-	if hooks != "" {
-		hooks = "\n" + hooks
-	}
 	head := fmt.Sprintf("# Converted from %s.\n\n", name)
-	m.Services, m.Config = head+blocks, head+importedConfig(&result)+hooks
+	if m.Config = head + config; blocks != "" {
+		m.Services = head + blocks
+	}
 	return m, nil
 }
 
 // importedConfig returns the text of ironvip.toml.
-func importedConfig(result *migrate.Result) string {
-	var b strings.Builder
+func importedConfig(result *migrate.Result) (string, error) {
+	pools := result.Pools
 	if len(result.Services) > 0 {
 		cidrs := output.Texts(result.Addresses, func(at netip.Addr) string { return netip.PrefixFrom(at, at.BitLen()).String() })
-		fmt.Fprintf(&b, "[[pool]]\nname = %q\ncidrs = [%s]\n", migrate.PoolName, quoted(cidrs))
+		pools = append(pools, migrate.Pool{Name: migrate.PoolName, CIDRs: append([]string{}, cidrs...)})
 	}
+	var parts []string
+	add := func(text string, err error) error {
+		if text != "" {
+			parts = append(parts, text)
+		}
+		return err
+	}
+	err := add(output.TOMLBlocks("pool", pools))
 	if announce := result.Announce; announce != nil {
-		b.WriteString("\n[announce]\nmode = \"l2\"\n")
-		if len(announce.Interfaces) > 0 {
-			fmt.Fprintf(&b, "interfaces = [%s]\n", quoted(announce.Interfaces))
-		}
-		if announce.Priority > 0 {
-			fmt.Fprintf(&b, "priority = %d\n", announce.Priority)
-		}
-		if len(announce.Peers) > 0 {
-			fmt.Fprintf(&b, "peers = [%s]\n", quoted(output.Texts(announce.Peers, netip.Addr.String)))
-			b.WriteString("key_file = \"announce-key\"     # head -c 32 /dev/urandom | base64; the same on all hosts\n")
-		}
+		err = cmp.Or(err, add(announceTable(announce, len(result.Pools) == 0), nil), add(output.TOMLBlocks("announce.bgp", announce.Routers)))
+	}
+	err = cmp.Or(err, add(output.TOMLBlocks("hook", result.Hooks)))
+	return strings.Join(parts, "\n"), err
+}
+
+// announceTable returns the table [announce], with its mode if the pools have none of their own.
+func announceTable(announce *migrate.Announce, mode bool) string {
+	var b strings.Builder
+	b.WriteString("[announce]\n")
+	if mode {
+		b.WriteString("mode = \"l2\"\n")
+	}
+	if len(announce.Interfaces) > 0 {
+		fmt.Fprintf(&b, "interfaces = [%s]\n", quoted(announce.Interfaces))
+	}
+	if announce.Priority > 0 {
+		fmt.Fprintf(&b, "priority = %d\n", announce.Priority)
+	}
+	if len(announce.Peers) > 0 {
+		fmt.Fprintf(&b, "peers = [%s]\n", quoted(output.Texts(announce.Peers, netip.Addr.String)))
+		b.WriteString("key_file = \"announce-key\"     # head -c 32 /dev/urandom | base64; the same on all hosts\n")
 	}
 	return b.String()
 }
@@ -151,13 +178,20 @@ func quoted(words []string) string { return strings.Join(output.Texts(words, str
 // view shows both files as one text, each after a comment with its name.
 func (m *imported) view() output.View {
 	return output.View{Data: m, Text: func(*output.Printer) string {
-		return fmt.Sprintf("# ---- ironvip.toml\n%s\n# ---- %s\n%s", m.Config, m.file, m.Services)
+		text := "# ---- ironvip.toml\n" + m.Config
+		if m.Services != "" {
+			text += fmt.Sprintf("\n# ---- %s\n%s", m.file, m.Services)
+		}
+		return text
 	}}
 }
 
 // write creates the files in a directory.
 func (m *imported) write(dir string) error {
 	for _, f := range []struct{ name, text string }{{"ironvip.toml", m.Config}, {m.file, m.Services}} {
+		if f.text == "" {
+			continue
+		}
 		path := filepath.Join(dir, f.name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -47,6 +48,46 @@ type Announce struct {
 	Peers      []netip.Addr // other hosts, and this one if the input names it
 	Interfaces []string     // that have the addresses; none: not stated
 	Priority   int          // of this host, the highest one owns; 0: not stated
+	Routers    []Router
+}
+
+// Pool is a [[pool]] of ironvip.toml.
+type Pool struct {
+	Name       string   `json:"name"`
+	CIDRs      []string `json:"cidrs"`
+	AutoAssign *bool    `json:"auto_assign,omitempty"`
+	Namespaces []string `json:"namespaces,omitempty"`
+	Announce   string   `json:"announce,omitempty"`
+	BGP        *Routes  `json:"bgp,omitempty"`
+}
+
+// Routes is the policy of the routes of a pool.
+type Routes struct {
+	Communities []string `json:"communities,omitempty"`
+	LocalPref   *int     `json:"local_pref,omitempty"`
+	Peers       []string `json:"peers,omitempty"`
+	HostRoutes  *bool    `json:"host_routes,omitempty"`
+	Aggregate   []string `json:"aggregate,omitempty"`
+}
+
+// Same reports whether two policies differ in their aggregates only.
+func (r Routes) Same(other Routes) bool {
+	other.HostRoutes, other.Aggregate = r.HostRoutes, r.Aggregate
+	return reflect.DeepEqual(r, other)
+}
+
+// Router is an [[announce.bgp]] of ironvip.toml.
+type Router struct {
+	Peer         string `json:"peer,omitempty"`
+	Interface    string `json:"interface,omitempty"`
+	ASN          int    `json:"asn"`
+	LocalASN     int    `json:"local_asn"`
+	Port         int    `json:"port,omitempty"`
+	Source       string `json:"source,omitempty"`
+	VRF          string `json:"vrf,omitempty"`
+	Multihop     int    `json:"multihop,omitempty"`
+	PasswordFile string `json:"password_file,omitempty"`
+	BFD          string `json:"bfd,omitempty"`
 }
 
 // Hook is a program that runs for events, as a [[hook]] of ironvip.toml.
@@ -68,6 +109,7 @@ func (a *Announce) AddInterface(name string) {
 type Result struct {
 	Services  []Service
 	Addresses []netip.Addr // of the services, sorted; PoolName has them
+	Pools     []Pool       // others
 	Announce  *Announce    // nil: the input has nothing about announcements
 	Hooks     []Hook
 	Notes     []Note // by file and line, after SortNotes
