@@ -1,6 +1,8 @@
 package allocator_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -223,6 +225,58 @@ func TestQuota(t *testing.T) {
 	w.durable()
 }
 
+// Moves give up what they gain, whatever is moved together.
+func TestMovesWithinAQuota(t *testing.T) {
+	cfg := pools(pool("p", "192.0.2.0/28", "2001:db8::/124"), pool("q", "198.51.100.0/28", "2001:db8:1::/124"), pool("r", "203.0.113.0/28"))
+	cfg.Quotas = []ipam.Quota{{Namespace: "shop", Addresses: 3}}
+	cfg.ReuseDelay = 0
+	w := newWorld(t, cfg)
+	same(t, "the first", w.get("a", in("shop"), from("r")), "203.0.113.1")
+	same(t, "two families", w.get("b", in("shop"), from("q")), "198.51.100.1 2001:db8:1::1")
+	same(t, "both move", w.get("b", in("shop"), from("p")), "192.0.2.1 2001:db8::1")
+	w.refused(vip.CodeQuota, "has 3 of 3 addresses", "a", in("shop"), from("q"), families(vip.IPv4, vip.IPv6))
+	w.now = w.now.Add(time.Hour)
+	must.Succeed(t, w.a.Cool(context.Background()))
+	same(t, "another family instead", w.get("a", in("shop"), from("q"), families(vip.IPv6)), "2001:db8:1::2")
+	w.now = w.now.Add(time.Hour)
+	must.Succeed(t, w.a.Cool(context.Background()))
+	got := w.assign(service("a", in("shop"), from("p"), families(vip.IPv6)), service("b", in("shop"), from("q")))
+	for i := range got {
+		expect.Empty(t, got[i].Problems, "moves of one batch")
+	}
+	w.durable()
+}
+
+// A namespace can't use up a pool by services that come and go, and a service that was refused gets an address that becomes free.
+func TestCoolingAddressesOfAQuota(t *testing.T) {
+	cfg := pools(pool("p", "192.0.2.0/28"))
+	cfg.Quotas = []ipam.Quota{{Namespace: "shop", Addresses: 1}}
+	cfg.ReuseDelay = time.Hour
+	w := newWorld(t, cfg)
+	request := func(n int) change { return requests(fmt.Sprintf("192.0.2.%d", n)) }
+	same(t, "the first", w.get("a", in("shop"), request(1)), "192.0.2.1")
+	waiting := w.a.Freed()
+	same(t, "a move", w.get("a", in("shop"), request(2)), "192.0.2.2")
+	expect.True(t, freed(waiting), "nobody is told that a part of the quota is free")
+	w.refused(vip.CodeQuota, "has 1 of 1 addresses, and 1 that it has released cool down", "a", in("shop"), request(3))
+	same(t, "back to what cools down", w.get("a", in("shop"), request(1)), "192.0.2.1")
+	must.Succeed(t, errors.Join(w.a.Release(context.Background(), []ipam.Released{{Service: vip.ServiceKey{Namespace: "shop", Name: "a"}}})...))
+	w.refused(vip.CodeQuota, "2 that it has released cool down", "b", in("shop"))
+	w.durable()
+}
+
+// An address that a service has lost to a damaged store, or that is reserved for it, is its own, whatever the pool's namespaces and
+// the quota say now.
+func TestOwedAddresses(t *testing.T) {
+	closed := pool("p", "192.0.2.0/28")
+	closed.Namespaces = []string{"shop"}
+	w := newWorld(t, pools(closed))
+	_, err := w.a.Reserve(context.Background(), ipam.Reserving{Addr: addr("192.0.2.5"), For: key("a")})
+	must.Succeed(t, err)
+	same(t, "reserved", w.get("a"), "192.0.2.5")
+	w.durable()
+}
+
 func TestRequestsThatCannotBeGranted(t *testing.T) {
 	p := pool("p", "192.0.2.0/24")
 	p.Exclude = prefixes("192.0.2.64/26")
@@ -269,10 +323,12 @@ func TestPreferredAddresses(t *testing.T) {
 	same(t, "in no pool", w.get("e", prefers("203.0.113.1"), families(vip.IPv4)), "192.0.2.4")
 	same(t, "in a pool without auto_assign", w.get("f", prefers("198.51.100.7")), "198.51.100.7")
 	same(t, "in another pool than the named one", w.get("g", prefers("198.51.100.8"), from("p"), families(vip.IPv4)), "192.0.2.5")
+	same(t, "held by another service, in a pool without auto_assign", w.get("m", prefers("198.51.100.7"), families(vip.IPv4)), "192.0.2.6")
+	same(t, "of a family that the service does not want", w.get("n", prefers("198.51.100.8"), families(vip.IPv6)), "2001:db8::2")
 	same(t, "it has one", w.get("b", prefers("192.0.2.8")), "192.0.2.1 2001:db8::a")
 	same(t, "a request comes first", w.get("h", prefers("192.0.2.8"), requests("192.0.2.7")), "192.0.2.7")
 	w.release("a")
-	same(t, "kept for another service", w.get("i", prefers("192.0.2.9"), families(vip.IPv4)), "192.0.2.6")
+	same(t, "kept for another service", w.get("i", prefers("192.0.2.9"), families(vip.IPv4)), "192.0.2.8")
 	same(t, "shared, first", w.get("j", prefers("198.51.100.10"), share("k", tcp(80))), "198.51.100.10")
 	same(t, "shared, then", w.get("k", prefers("198.51.100.10"), share("k", tcp(81))), "198.51.100.10")
 	w.refused(vip.CodePortTaken, "port 81/tcp of the shared 198.51.100.10 is held", "l", prefers("198.51.100.10"), share("k", tcp(81)), from("manual"))

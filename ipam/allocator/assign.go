@@ -71,13 +71,13 @@ func (a *Allocator) Preview(proposed []vip.Service) []vip.Allocation {
 // AssignWith does nothing, and leaves the service to Assign, if it would take more than new leases:
 // while the allocator is busy or doesn't know all services yet, if something can't be granted, or
 // if the service gives something up. It allocates whoever the leader is: only this host knows of
-// the service yet, so there is no stampede.
+// the service yet, so there is no stampede. Only the leader allocates for a namespace with a quota.
 func (a *Allocator) AssignWith(ctx context.Context, s vip.Service, commit func(ctx context.Context, ops []ipam.Op) error) error {
 	if !a.write.LockWithin(lockTimeout) {
 		return nil
 	}
 	defer a.write.Unlock()
-	if a.known == nil || a.releases.has(s.Key) {
+	if a.known == nil || a.releases.has(s.Key) || !a.leads() && a.state.HasQuota(s.Key.Namespace) {
 		return nil
 	}
 	now := a.now()

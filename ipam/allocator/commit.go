@@ -84,8 +84,8 @@ func (a *Allocator) record(r ipam.Resource, now *ipam.Lease) {
 	if claimed {
 		delete(a.claimed, r)
 	}
-	if old != nil && old.State == ipam.Held && old.ShareKey != "" || now == nil || now.State == ipam.Reserved || claimed {
-		a.freed.Send() // the resource, ports of a shared address, or what is reserved for a service or assigned to it
+	if old != nil && old.State == ipam.Held && (old.ShareKey != "" || now != nil && now.State == ipam.Cooling && len(a.state.Config.Quotas) > 0) || now == nil || now.State == ipam.Reserved || claimed {
+		a.freed.Send() // the resource, ports of a shared address, a part of a quota, or what is reserved for a service or assigned to it
 	}
 }
 

@@ -20,8 +20,8 @@ func (p *Plan) addresses(w *Answer, held, kept []ipam.Lease) {
 	had := append(held[:len(held):len(held)], p.lost(s.Key)...)
 	from, noPool := p.poolFor(s, had, kept)
 	families := p.families(s, from, held)
-	for _, f := range families {
-		p.address(w, f, from, noPool, addressesOf(held, f), addressesOf(kept, f))
+	for i, f := range families {
+		p.address(w, f, from, noPool, held, addressesOf(kept, f), families[i+1:])
 	}
 	switch {
 	case len(families) > 0:
@@ -78,10 +78,8 @@ func (p *Plan) poolFor(s *vip.Service, had, kept []ipam.Lease) (*pool.Pool, vip.
 	if from := p.poolReserved(s, kept); from != nil {
 		return from, vip.Problem{}
 	}
-	for _, a := range s.Preferred {
-		if from := p.state.poolOf(a); from != nil && from.Allows(a) && from.Serves(s.Key.Namespace) {
-			return from, vip.Problem{}
-		}
+	if from := p.poolPreferred(s); from != nil {
+		return from, vip.Problem{}
 	}
 	for _, from := range p.state.pools {
 		if from.AutoAssign && from.Serves(s.Key.Namespace) {
@@ -107,6 +105,26 @@ func (p *Plan) poolReserved(s *vip.Service, kept []ipam.Lease) (best *pool.Pool)
 		}
 	}
 	return best
+}
+
+// poolPreferred returns the pool of the first address that a service prefers and can have, or nil. One with all families of the
+// service comes first.
+func (p *Plan) poolPreferred(s *vip.Service) (some *pool.Pool) {
+	wanted := s.Families.List()
+	for _, a := range s.Preferred {
+		from := p.state.poolOf(a)
+		if from == nil || !from.Serves(s.Key.Namespace) || len(wanted) > 0 && !slices.Contains(wanted, vip.FamilyOf(a)) {
+			continue
+		}
+		if _, ok := p.preferred(s, from, vip.FamilyOf(a), p.newAddress(s, from)); !ok {
+			continue
+		}
+		if !slices.ContainsFunc(wanted, func(f vip.Family) bool { return from.Ranges[f] == nil }) {
+			return from
+		}
+		some = cmp.Or(some, from)
+	}
+	return some
 }
 
 func (p *Plan) poolHint() string {
@@ -154,17 +172,18 @@ func (p *Plan) families(s *vip.Service, from *pool.Pool, held []ipam.Lease) []vi
 	return slices.Compact(want)
 }
 
-// address plans the service's address of one family. It keeps the one that it holds if that fits.
-func (p *Plan) address(w *Answer, f vip.Family, from *pool.Pool, noPool vip.Problem, held, kept []ipam.Lease) {
-	s := w.Service
+// address plans the service's address of one family. It keeps the one that it holds if that fits. Later are the families that are
+// planned next.
+func (p *Plan) address(w *Answer, f vip.Family, from *pool.Pool, noPool vip.Problem, all, kept []ipam.Lease, later []vip.Family) {
+	s, held := w.Service, addressesOf(all, f)
 	requested := slices.IndexFunc(s.VIPs, func(v netip.Addr) bool { return vip.FamilyOf(v) == f })
 	keep := slices.IndexFunc(held, func(l ipam.Lease) bool {
 		return requested >= 0 && l.Resource.Addr == s.VIPs[requested] || requested < 0 && fits(s, from, &l)
 	})
 	if keep < 0 {
 		op, problem := p.chooseAddress(w, f, requested, from, noPool, kept)
-		if op.New != nil && len(op.New.Holders) == 1 && !s.Assigned {
-			if over := p.overQuota(s, len(held)); over.Code != "" {
+		if op.New != nil {
+			if over := p.overQuota(w, &op, all, later); over.Code != "" {
 				op, problem = ipam.Op{}, over
 			}
 		}
@@ -191,7 +210,7 @@ func (p *Plan) address(w *Answer, f vip.Family, from *pool.Pool, noPool vip.Prob
 func (p *Plan) chooseAddress(w *Answer, f vip.Family, requested int, from *pool.Pool, noPool vip.Problem, kept []ipam.Lease) (op ipam.Op, problem vip.Problem) {
 	s, field := w.Service, "pool"
 	switch {
-	case from != nil && !from.Serves(s.Key.Namespace) && !s.Assigned:
+	case from != nil && !from.Serves(s.Key.Namespace) && !s.Assigned && !p.isOwed(s, from, f, kept):
 		problem = vip.Problem{
 			Code: vip.CodeNoPool, Message: fmt.Sprintf("pool %q does not serve namespace %q", from.Name, s.Key.Namespace), Hint: p.poolHint(),
 		}
@@ -214,23 +233,10 @@ func (p *Plan) chooseAddress(w *Answer, f vip.Family, requested int, from *pool.
 	return op, problem
 }
 
-// overQuota returns the problem that a service's namespace has as many addresses as it may have. The service gives up
-// as many as it gains when it moves.
-func (p *Plan) overQuota(s *vip.Service, givesUp int) vip.Problem {
-	i := slices.IndexFunc(p.state.Config.Quotas, func(q ipam.Quota) bool { return q.Namespace == s.Key.Namespace })
-	if i < 0 {
-		return vip.Problem{}
-	}
-	most := p.state.Config.Quotas[i].Addresses
-	all := space{namespace: s.Key.Namespace}
-	used := p.state.index.spaces[all] + p.spaces[all]
-	if used < most+uint64(givesUp) {
-		return vip.Problem{}
-	}
-	return vip.Problem{
-		Code: vip.CodeQuota, Field: "namespace", Message: fmt.Sprintf("namespace %q has %d of %d addresses", s.Key.Namespace, used, most),
-		Hint: "delete services of the namespace, share an address by share_key, or raise addresses in its [[quota]]",
-	}
+// isOwed reports whether a service claims back what vanished from the store, or gets what is reserved for it.
+func (p *Plan) isOwed(s *vip.Service, from *pool.Pool, f vip.Family, kept []ipam.Lease) bool {
+	own := p.bestKept(from, kept)
+	return own != nil && own.State == ipam.Reserved || len(addressesOf(p.lost(s.Key), f)) > 0
 }
 
 // unassigned says that a service's source assigns it nothing of what only the source may assign.

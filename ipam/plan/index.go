@@ -18,7 +18,7 @@ type index struct {
 	owned  ipam.Holdings             // by service: what it holds and what is kept for it
 	shares map[shareKey][]netip.Addr // held addresses that may be shared
 	usage  map[string]usage          // by pool, addresses only
-	spaces map[space]uint64          // held addresses
+	spaces map[space]use             // of addresses
 }
 
 // shareKey is what services that may share an address have in common.
@@ -27,9 +27,6 @@ type shareKey struct {
 	family vip.Family
 	key    string
 }
-
-// space is a namespace in a pool; in "", over all pools.
-type space struct{ pool, namespace string }
 
 // protocols are those that node ports have.
 var protocols = []vip.Protocol{vip.TCP, vip.UDP, vip.SCTP}
@@ -52,7 +49,7 @@ func newIndex() index {
 		owned:  ipam.NewHoldings(),
 		shares: make(map[shareKey][]netip.Addr),
 		usage:  make(map[string]usage),
-		spaces: make(map[space]uint64),
+		spaces: make(map[space]use),
 	}
 	for _, p := range protocols {
 		x.ports[p] = numbers.NewSet()
@@ -113,19 +110,6 @@ func count(of map[string]usage, l *ipam.Lease, by uint64) {
 		u.held += by
 	}
 	of[l.Pool] = u
-}
-
-// countSpace adds by (modulo 2^64) to the addresses of a held lease's namespace. An address is shared within one only.
-func countSpace(of map[space]uint64, l *ipam.Lease, by uint64) {
-	if l.State != ipam.Held || !l.Resource.Addr.IsValid() {
-		return
-	}
-	for _, pool := range []string{"", l.Pool} {
-		k := space{pool, l.Holders[0].Service.Namespace}
-		if of[k] += by; of[k] == 0 {
-			delete(of, k)
-		}
-	}
 }
 
 // shareOf returns the share key of an address; one without a key can't be shared.

@@ -25,7 +25,7 @@ type Plan struct {
 	found   map[ipam.Resource]*pool.Ranges  // where automatic allocation found a resource
 	pending map[ipam.Resource]*ipam.Lease   // the leases that the ops make; none is nil
 	planned map[string]usage                // what the ops add to the usage of pools (modulo 2^64)
-	spaces  map[space]uint64                // what they add to the addresses of namespaces (modulo 2^64)
+	spaces  map[space]use                   // what they add to the addresses of namespaces (modulo 2^64)
 	shares  map[shareKey][]ipam.Resource    // addresses that become shareable
 	cursors map[*pool.Ranges]numbers.Number // where automatic allocation continues after the ops
 
@@ -44,7 +44,7 @@ func New(s *State, now time.Time, n int) *Plan {
 		found:   make(map[ipam.Resource]*pool.Ranges),
 		pending: make(map[ipam.Resource]*ipam.Lease, n),
 		planned: make(map[string]usage),
-		spaces:  make(map[space]uint64),
+		spaces:  make(map[space]use),
 		shares:  make(map[shareKey][]ipam.Resource),
 		cursors: make(map[*pool.Ranges]numbers.Number),
 	}

@@ -45,6 +45,7 @@ func (p *Plan) Service(s *vip.Service, waits bool, frozen time.Time) *Answer {
 	if len(w.Drops) > 0 && p.isFrozen(w) {
 		w.Drops = nil
 	}
+	p.planDrops(w)
 	return w
 }
 

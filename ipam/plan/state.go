@@ -229,7 +229,7 @@ func (s *State) Status(alarms map[string][]vip.Problem) []ipam.PoolStatus {
 		if usedBy[k.pool] == nil {
 			usedBy[k.pool] = map[string]uint64{}
 		}
-		usedBy[k.pool][k.namespace] = n
+		usedBy[k.pool][k.namespace] = n.held
 	}
 	var out []ipam.PoolStatus
 	for _, p := range s.pools {

@@ -53,6 +53,8 @@ var notRunnable = []struct {
 	{"ironvip node forget", wantsPeer},
 	{"ironvip backend list web --nodes", wantsPeer},
 	{"ironvip announce explain", wantsPeer},
+	{"ironvip announce move", wantsPeer},
+	{"ironvip announce unpin", wantsPeer},
 	{"ironvip backend drain web 10.1.0.11", wantsPath},
 	{"ironvip backend ready web 10.1.0.11", wantsPath},
 }

@@ -72,7 +72,7 @@ func (s *situation) serve() step {
 	ingress := s.service.Status.LoadBalancer.Ingress
 	switch s.grant {
 	case grantNone:
-		if len(ingress) > 0 {
+		if len(ingress) > 0 && hasFinalizer(s.service) { // else another load balancer has written it, and it is preferred
 			return stepWriteIngress
 		}
 	case grantSome:

@@ -343,6 +343,7 @@ func TestNothingIsDoneBeforeTheAllocatorIsReady(t *testing.T) {
 		h.start()
 		api.edit("web", func(s *corev1.Service) {
 			oursWith(corev1.IPv4Protocol)(s)
+			s.Finalizers = []string{Finalizer}
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
 		})
 		h.grant("web", &vip.Problem{Code: vip.CodePoolFull, Message: "full"})
@@ -351,6 +352,21 @@ func TestNothingIsDoneBeforeTheAllocatorIsReady(t *testing.T) {
 		ready()
 		settle(time.Minute)
 		expect.SameList(t, api.take(), []string{writeStatus, postEvent}, "requests")
+	})
+}
+
+// An address that another load balancer has written stays while the Service is refused: it is preferred later.
+func TestAddressesOfOthersStay(t *testing.T) {
+	inCluster(t, func(t *testing.T, api *writable) {
+		h := newHost(t, api, "a")
+		h.start()
+		api.edit("web", func(s *corev1.Service) {
+			oursWith(corev1.IPv4Protocol)(s)
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+		})
+		h.grant("web", &vip.Problem{Code: vip.CodePoolFull, Message: "full"})
+		settle(time.Minute)
+		expect.SameList(t, api.take(), []string{postEvent}, "requests")
 	})
 }
 

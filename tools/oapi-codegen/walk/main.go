@@ -123,6 +123,8 @@ func main() {
 	call("forget-node", 409)(c.ForgetNodeWithResponse(ctx, node))
 	call("list-announcements", 200)(c.ListAnnouncementsWithResponse(ctx, nil))
 	call("get-announcement", 404)(c.GetAnnouncementWithResponse(ctx, vip))
+	call("move-vip", 404)(c.MoveVipWithResponse(ctx, vip, node, nil))
+	call("end-move", 404)(c.EndMoveWithResponse(ctx, vip))
 	call("list-announce-peers", 200)(c.ListAnnouncePeersWithResponse(ctx, nil))
 	call("drain-node", 200)(c.DrainNodeWithResponse(ctx, node))
 	call("get-node-drain", 200)(c.GetNodeDrainWithResponse(ctx, node))
