@@ -66,30 +66,59 @@ func (r *Result) Add(listeners []Listener) {
 	}
 }
 
-// withoutTwins returns the listeners without those that listen where an earlier one does.
-func (r *Result) withoutTwins(listeners []Listener) []Listener {
+// span is a range of ports of one listener.
+type span struct {
+	first, last int
+	Place
+}
+
+// spans are ranges in order that don't overlap.
+type spans []span
+
+// find returns where a range belongs, and whether it overlaps the one there.
+func (s spans) find(p spec.PortRange) (i int, overlaps bool) {
+	i, _ = slices.BinarySearchFunc(s, p.First, func(in span, first int) int { return cmp.Compare(in.last, first) })
+	return i, i < len(s) && s[i].first <= max(p.First, p.Last)
+}
+
+// withoutTwins returns the listeners without those that listen where an earlier one does, each with every port once.
+func (r *Result) withoutTwins(listeners []Listener) (out []Listener) {
 	type at struct {
 		addr     netip.Addr
 		protocol string
 	}
-	type used struct {
-		spec.PortRange
-		Place
-	}
-	taken := map[at][]used{}
-	return slices.DeleteFunc(listeners, func(l Listener) bool {
+	taken := map[at]spans{}
+	for _, l := range listeners {
+		var ports []spec.Port
+		var twin *span
+		own := map[string]spans{}
 		for _, p := range l.Ports {
-			key := at{l.Addr, p.Protocol}
-			for _, u := range taken[key] {
-				if l.Addr.IsValid() && p.Port.First <= max(u.First, u.Last) && u.First <= max(p.Port.First, p.Port.Last) {
-					r.Note(l.Place, "%s port %s is also that of line %d, which is converted: this one is not", l.Addr, p.Port, u.Line)
-					return true
-				}
+			others := taken[at{l.Addr, p.Protocol}]
+			if i, is := others.find(p.Port); is && twin == nil {
+				twin = &others[i]
 			}
-			taken[key] = append(taken[key], used{p.Port, l.Place})
+			i, is := own[p.Protocol].find(p.Port)
+			if is {
+				r.Note(l.Place, "port %s of %s overlaps another one of the same service: not converted", p.Port, l.Addr)
+				continue
+			}
+			own[p.Protocol] = slices.Insert(own[p.Protocol], i, span{p.Port.First, max(p.Port.First, p.Port.Last), l.Place})
+			ports = append(ports, p)
 		}
-		return false
-	})
+		if twin != nil {
+			r.Note(l.Place, "%s port %s is also that of line %d, which is converted: this one is not", l.Addr, l.Ports[0].Port, twin.Line)
+			continue
+		}
+		for protocol, mine := range own {
+			if k := (at{l.Addr, protocol}); l.Addr.IsValid() {
+				taken[k] = append(taken[k], mine...)
+				slices.SortFunc(taken[k], func(a, b span) int { return cmp.Compare(a.first, b.first) })
+			}
+		}
+		l.Ports = ports
+		out = append(out, l)
+	}
+	return out
 }
 
 // keepValid gives a service the backends with which it is valid, and notes the others. A problem that is left makes the result

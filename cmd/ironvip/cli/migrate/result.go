@@ -115,24 +115,29 @@ type Result struct {
 	Notes     []Note // by file and line, after SortNotes
 	Refused   int    // the notes about what "ironvip config validate" refuses in the result
 
-	texts map[Place]string // of the notes
+	noted map[Place]map[string]bool // the words of the notes
 }
 
 // Note adds a note.
 func (r *Result) Note(at Place, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	r.Notes = append(r.Notes, Note{at, text})
-	if r.texts == nil {
-		r.texts = map[Place]string{}
+	if r.noted == nil {
+		r.noted = map[Place]map[string]bool{}
 	}
-	r.texts[at] += text + "\n"
+	if r.noted[at] == nil {
+		r.noted[at] = map[string]bool{}
+	}
+	for _, word := range strings.FieldsFunc(text, func(c rune) bool { return strings.ContainsRune(" \t\n\",;:()", c) }) {
+		r.noted[at][word] = true
+	}
 }
 
 // NoteUnread notes the words of a statement that nobody has read, unless a note of its line has them.
 func (r *Result) NoteUnread(s *Statement) {
 	var lost []string
 	for _, word := range s.unread() {
-		if !strings.Contains(r.texts[s.Place], word) {
+		if !r.noted[s.Place][strings.Trim(word, "\",;:()")] {
 			lost = append(lost, word)
 		}
 	}

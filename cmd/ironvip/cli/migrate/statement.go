@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -87,6 +88,7 @@ func (s *Statement) unread() []string {
 // Splitter says how a program divides lines into words.
 type Splitter struct {
 	Comment string // bytes that begin a comment, outside of quotes
+	Quotes  string // bytes that quote; "": both
 	Single  string // bytes that are a word of their own, outside of quotes
 	// Unescape returns the byte that a backslash and the next byte stand for, unless the backslash is one itself. quote
 	// is 0 outside of quotes.
@@ -138,7 +140,7 @@ func (split Splitter) scan(line string) (words []string, end int) {
 		case strings.IndexByte(split.Single, c) >= 0:
 			flush()
 			words = append(words, string(c))
-		case c == '"' || c == '\'':
+		case strings.IndexByte(cmp.Or(split.Quotes, "\"'"), c) >= 0:
 			quote, inWord = c, true
 		default:
 			word, inWord = append(word, c), true

@@ -20,15 +20,19 @@ type check struct {
 	spec    spec.HealthCheck
 	timeout *spec.Duration
 
-	connects, https bool        // a rule has the connection; over TLS
-	own             serverCheck // of the server that is being read
-	first           serverCheck // of the first server with "check"
-	firstOf         string      // its name
+	connects, https bool // a rule has the connection; over TLS
+	smtp            bool // the answer begins with 220
+	rules           bool // option tcp-check: its rules count
+	rule            *migrate.Place
+	at              migrate.Place // of the first server with "check"
+	own             serverCheck   // of the server that is being read
+	first           serverCheck   // of the first server with "check"
+	firstOf         string        // its name
 }
 
 // serverCheck are the options of one server's check. Zero values are not set.
 type serverCheck struct {
-	https          bool
+	https, ssl     bool // of the check, of the server
 	port           spec.PortNumber
 	interval, fast spec.Duration
 	rise, fall     int
@@ -45,10 +49,10 @@ const (
 func (c *check) option(p *proxy, l *migrate.Statement) bool {
 	switch l.Words[0] + " " + l.Arg(0) {
 	case "option tcp-check":
-		c.kind = vip.CheckTCP
+		c.kind, c.smtp, c.rules = vip.CheckTCP, false, true
 		return true
 	case "option httpchk":
-		c.kind = vip.CheckHTTP
+		c.kind, c.smtp = vip.CheckHTTP, false
 		switch len(l.Words) {
 		case 2:
 		case 3:
@@ -59,11 +63,11 @@ func (c *check) option(p *proxy, l *migrate.Statement) bool {
 		c.host(p, l)
 		return true
 	case "option smtpchk":
-		c.kind, c.spec.Expect = vip.CheckTCP, "220"
+		c.kind, c.smtp = vip.CheckTCP, true
 		return true
 	case "option external-check", "option mysql-check", "option pgsql-check", "option redis-check", "option ldap-check", "option ssl-hello-chk", "option spop-check":
 		p.Note(l.Place, "%q is not converted: the check is a tcp check", l.String())
-		c.kind = vip.CheckTCP
+		c.kind, c.smtp = vip.CheckTCP, false
 		return true
 	case "timeout check":
 		c.timeout = p.positive(l, l.Arg(1), vip.MinCheckInterval, vip.MaxCheckTimeout)
@@ -84,7 +88,10 @@ func (c *check) option(p *proxy, l *migrate.Statement) bool {
 func (c *check) host(p *proxy, l *migrate.Statement) {
 	version := l.Arg(3)
 	if _, host, found := strings.Cut(version, "Host:"); found {
-		c.spec.Host = strings.TrimSpace(host)
+		host, more, _ := strings.Cut(host, "\r\n")
+		if c.spec.Host = strings.TrimSpace(host); more != "" {
+			p.Note(l.Place, "%q of httpchk is not converted", more)
+		}
 	} else if strings.Contains(version, "\n") {
 		p.Note(l.Place, "headers of httpchk are not converted")
 	}
@@ -100,6 +107,7 @@ func (p *proxy) port(l *migrate.Statement, text string, port *spec.PortNumber) {
 // tcpCheck reads a rule of a tcp check. NoteUnread has the words that are left.
 func (c *check) tcpCheck(p *proxy, l *migrate.Statement) {
 	l.Keyword()
+	c.rule = &l.Place
 	switch kind := l.Arg(0); {
 	case kind == "send" && c.spec.Send == "":
 		c.spec.Send = l.Arg(1)
@@ -188,6 +196,8 @@ func (c *check) serverOption(p *proxy, l *migrate.Statement, option, value strin
 		p.port(l, value, &c.own.port)
 	case "check-ssl":
 		c.own.https = true
+	case "no-check-ssl":
+		c.own.https, c.own.ssl = false, false
 	default:
 		return false
 	}
@@ -196,20 +206,29 @@ func (c *check) serverOption(p *proxy, l *migrate.Statement, option, value strin
 
 // endServer takes in the check of the server that was read, and notes what is lost of it.
 func (c *check) endServer(p *proxy, l *migrate.Statement, name string) {
+	c.own.https = c.own.https || c.own.ssl && c.own.port == 0 // another port is not that of the server's TLS
+	c.own.ssl = false
 	switch {
 	case !c.on:
-		c.on, c.first, c.firstOf = true, c.own, name
+		c.on, c.first, c.firstOf, c.at = true, c.own, name, l.Place
 	case c.own != c.first:
 		p.Note(l.Place, "server %s has other options of its check than server %s: a service has one check, that of server %s", name, c.firstOf, c.firstOf)
 	}
 }
 
 // result returns the check of the service. Without "check" at a server, HAProxy checks nothing.
-func (c *check) result() *spec.HealthCheck {
+func (c *check) result(p *proxy) *spec.HealthCheck {
 	if !c.on {
 		return &spec.HealthCheck{Type: vip.CheckNone.String()}
 	}
 	out := c.spec
+	if c.rule != nil && !c.rules {
+		p.Note(*c.rule, "tcp-check is not converted: HAProxy ignores it without option tcp-check")
+		out.Send, out.Expect, out.Port = "", "", 0
+	}
+	if c.smtp {
+		out.Expect = "220"
+	}
 	out.Port = cmp.Or(c.first.port, out.Port)
 	out.Type = vip.CheckTCP.String()
 	if c.kind == vip.CheckHTTP {
@@ -220,6 +239,9 @@ func (c *check) result() *spec.HealthCheck {
 		out.Send, out.Expect = "", ""
 		out.Method = cmp.Or(out.Method, "OPTIONS") // HAProxy's default
 	} else {
+		if c.first.https {
+			p.Note(c.at, "a check over TLS is not converted without option httpchk: a tcp check connects")
+		}
 		out.Method, out.Path, out.Host, out.Status, out.Body = "", "", "", "", ""
 	}
 	interval := cmp.Or(c.first.interval, spec.Duration(defaultInter))

@@ -67,7 +67,10 @@ type proxy struct {
 	service  spec.Service
 	backends []migrate.Backend
 	check    check
-	standard []string // words of default-server
+	standard [][2]string               // options of default-server, each once
+	idle     map[string]*spec.Duration // by "client", "server" and "tunnel": the last ones
+	own      serverOptions             // of the server that is being read
+	first    *serverOptions            // of the first server
 
 	unchecked []uncheckedServer
 }
@@ -85,14 +88,17 @@ func (c *converter) proxy(s *section, used map[string]bool) []migrate.Listener {
 		s.drop()
 		return nil
 	}
-	p := &proxy{converter: c}
+	p := &proxy{converter: c, idle: map[string]*spec.Duration{}}
 	p.service.Scheduler = vip.WeightedRoundRobin.String()
 	var binds []migrate.Statement
 	backend := c.backendOf(s)
 	for _, l := range s.all() {
-		if l.Words[0] == "bind" {
+		switch {
+		case l.Words[0] == "bind":
 			binds = append(binds, l)
-		} else {
+		case backend != nil && (l.Words[0] == "server" || l.Words[0] == "server-template"):
+			p.Note(l.Place, "%q is not converted: the backend %s comes before the servers of the section", l.String(), backend.name)
+		default:
 			p.option(s, &l)
 		}
 	}
@@ -102,7 +108,13 @@ func (c *converter) proxy(s *section, used map[string]bool) []migrate.Listener {
 			p.option(backend, &l)
 		}
 	}
-	p.service.Health = p.check.result()
+	for _, d := range p.idle { // ironvip has one for both sides
+		if p.service.IdleTimeout == nil || *d > *p.service.IdleTimeout {
+			p.service.IdleTimeout = d
+		}
+	}
+	p.first.set(&p.service)
+	p.service.Health = p.check.result(p)
 	p.noteUnchecked()
 	p.queue()
 	if len(binds) == 0 {
@@ -117,7 +129,7 @@ func (c *converter) proxy(s *section, used map[string]bool) []migrate.Listener {
 func (c *converter) backendOf(s *section) *section {
 	var choice *migrate.Statement
 	for _, l := range s.all() {
-		conditional := slices.Contains(l.Words, "if") || slices.Contains(l.Words, "unless")
+		conditional := slices.Contains(l.Words, "if") || slices.Contains(l.Words, "unless") || len(l.Words) > 1 && strings.Contains(l.Words[1], "%[")
 		if (choice == nil || choice.Words[0] == "default_backend") && (l.Words[0] == "default_backend" || l.Words[0] == "use_backend" && !conditional) {
 			choice = &l
 		}
@@ -201,13 +213,15 @@ func (p *proxy) option(s *section, l *migrate.Statement) {
 	case "server-template":
 		p.Note(l.Place, "%q is not converted: write the backends, or use a source that follows a registry", l.String())
 	case "default-server":
-		p.standard = append(p.standard, l.Args()...)
+		for _, option := range options(l.Args()) {
+			p.standard = append(slices.DeleteFunc(p.standard, func(o [2]string) bool { return o[0] == option[0] }), option)
+		}
 	case "balance":
 		p.balance(l)
 	case "timeout connect":
 		p.service.ConnectTimeout = p.limit(l, vip.MinConnectTimeout, vip.MaxConnectTimeout, vip.DefaultConnectTimeout)
 	case "timeout client", "timeout server", "timeout tunnel":
-		p.idle(l)
+		p.readIdle(l)
 	case "timeout server-fin":
 		p.service.HalfCloseTimeout = p.limit(l, vip.MinIdleTimeout, vip.MaxIdleTimeout, vip.DefaultHalfCloseTimeout)
 	case "timeout queue":
@@ -253,15 +267,15 @@ func (p *proxy) balance(l *migrate.Statement) {
 	}
 }
 
-// idle converts the timeouts of client and server: the longest of them, because ironvip has one.
-func (p *proxy) idle(l *migrate.Statement) {
+// readIdle reads the timeout of the client, the server, or a tunnel.
+func (p *proxy) readIdle(l *migrate.Statement) {
 	d := p.time(l, l.Arg(1), vip.MinIdleTimeout, vip.MaxIdleTimeout)
 	if d != nil && *d == 0 {
 		*d = spec.Duration(vip.MaxIdleTimeout)
 		p.Note(l.Place, "timeout %s 0 is no limit: idle_timeout is its maximum, %s", l.Arg(0), d)
 	}
-	if d != nil && (p.service.IdleTimeout == nil || *d > *p.service.IdleTimeout) {
-		p.service.IdleTimeout = d
+	if d != nil {
+		p.idle[l.Arg(0)] = d
 	}
 }
 

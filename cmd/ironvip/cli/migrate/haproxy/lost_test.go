@@ -73,6 +73,18 @@ func TestNothingIsLost(t *testing.T) {
 		{"options of bind", "listen a\n bind 10.0.0.1:80 name x interface eth0 maxconn 5\n" + server, "a 10.0.0.1:80 10.1.0.1", `f:2: "interface eth0 maxconn 5" of`},
 		{"options of servers", a + server + " check observe layer4 minconn 4", "a 10.0.0.1:80 10.1.0.1 tcp", "f:3: server option observe layer4 is not converted"},
 		{"a word too many", a + " balance leastconn x\n" + server, "a 10.0.0.1:80 10.1.0.1", `f:3: "x" of "balance leastconn x" is not converted`},
+		{"a file without indents", "listen a\nbind 10.0.0.1:80\nhash-balance-factor 150\n # x\nserver s 10.1.0.1:80", "a 10.0.0.1:80 10.1.0.1", `f:3: "hash-balance-factor 150" is not converted`},
+		{"options of one server", a + server + " send-proxy\n server t 10.1.0.2:80", "a 10.0.0.1:80 10.1.0.1 10.1.0.2", "f:4: server t has other options of send-proxy"},
+		{"a check of a server with TLS", "listen a\n bind 10.0.0.1:443\n option httpchk GET /x\n server s 10.1.0.1:443 ssl verify none check", "a 10.0.0.1:443 10.1.0.1 https/x", "f:4: ssl is not converted"},
+		{"a check of another port than that of TLS", "listen a\n bind 10.0.0.1:443\n option httpchk GET /x\n server s 10.1.0.1:443 ssl check port 80", "a 10.0.0.1:443 10.1.0.1 http:80/x", "f:4: ssl is not converted"},
+		{"a tcp check over TLS", a + server + " check check-ssl", "a 10.0.0.1:80 10.1.0.1 tcp", "f:3: a check over TLS is not converted"},
+		{"rules without option tcp-check", a + " tcp-check connect port 81\n" + server + " check", "a 10.0.0.1:80 10.1.0.1 tcp", "f:3: tcp-check is not converted"},
+		{"servers beside a default_backend", a + " default_backend b\n" + server + "\nbackend b\n server s 10.1.0.9:80", "a 10.0.0.1:80 10.1.0.9", `f:4: "server s 10.1.0.1:80" is not converted`},
+		{"a name made at run time", "frontend a\n bind 10.0.0.1:80\n use_backend %[src]\n default_backend b\nbackend b\n" + server, "a 10.0.0.1:80 10.1.0.1", `f:3: "use_backend %[src]" is not converted`},
+		{"several headers of httpchk", a + ` option httpchk HEAD /a HTTP/1.1\r\nHost:\ foo\r\nX:\ y` + "\n" + server + " check", "a 10.0.0.1:80 10.1.0.1 httpfoo/a", `f:3: "X: y" of httpchk is not converted`},
+		{"ports that overlap", "listen a\n bind 10.0.0.1:80\n bind 10.0.0.1:80-90\n" + server, "a 10.0.0.1:80 10.1.0.1", "f:1: port 80-90 of 10.0.0.1 overlaps another one"},
+		{"ports of what is left out", "listen a\n bind 10.0.0.1:81\n" + server + "\nlisten b\n bind 10.0.0.1:80,10.0.0.1:81\n server s 10.1.0.2:80\nlisten c\n bind 10.0.0.1:80\n server s 10.1.0.3:80",
+			"a 10.0.0.1:81>80 10.1.0.1; c 10.0.0.1:80 10.1.0.3", "f:4: 10.0.0.1 port 80 is also that of line 1"},
 		{"lines of defaults", "defaults\n option xyz\n" + a + server, "a 10.0.0.1:80 10.1.0.1", `f:2: "option xyz" is not converted`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -95,6 +107,8 @@ func TestEachSectionHasItsDefaults(t *testing.T) {
 		"defaults\n timeout connect 9s\n timeout client 2h\n timeout server 2m\nbackend b\n server s 10.1.0.1:80")
 	s := result.Services[0]
 	expect.Equal(t, text(s.ConnectTimeout)+" "+text(s.IdleTimeout)+" "+s.Scheduler, "9s 2m wrr")
+	result, _ = convert("defaults\n timeout client 1h\n timeout server 1h\n option smtpchk\nlisten a\n bind 10.0.0.1:80\n timeout client 30s\n timeout server 20s\n option tcp-check\n server s 10.1.0.1:80 check")
+	expect.Equal(t, text(result.Services[0].IdleTimeout)+" "+result.Services[0].Health.Expect, "30s ", "a section's own timeouts and check")
 }
 
 // Each word of a configuration of which nothing is known is in a note.

@@ -12,6 +12,7 @@ type section struct {
 	migrate.Statement
 	kind, name string
 	lines      []migrate.Statement
+	indented   bool     // its first line is, so that a word of its own begins another section
 	defaults   *section // of a listen, frontend, backend or defaults section
 }
 
@@ -29,7 +30,6 @@ var kinds = map[string]bool{
 func sections(name, text string, result *migrate.Result) (out []*section) {
 	named := map[string]*section{}
 	var defaults, current *section
-	indents := strings.Contains(text, "\n ") || strings.Contains(text, "\n\t") // the lines of sections, so that others begin one
 	number, conditions := 0, 0
 	for raw := range strings.SplitSeq(text, "\n") {
 		number++
@@ -51,10 +51,11 @@ func sections(name, text string, result *migrate.Result) (out []*section) {
 		case strings.HasPrefix(keyword, "."):
 			result.Note(l.Place, "%q is not converted", l.String())
 			continue
-		case !kinds[keyword] && (current == nil || !indents || strings.TrimLeft(raw, " \t") != raw || keywords[keyword]):
+		case !kinds[keyword] && (current == nil || !current.indented || strings.TrimLeft(raw, " \t") != raw || keywords[keyword]):
 			if current == nil {
 				result.Note(l.Place, "%q is in no section: ignored", l.String())
 			} else {
+				current.indented = current.indented || len(current.lines) == 0 && strings.TrimLeft(raw, " \t") != raw
 				current.lines = append(current.lines, l)
 			}
 			continue

@@ -3,6 +3,7 @@ package haproxy
 import (
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
@@ -44,14 +45,16 @@ func (p *proxy) server(l *migrate.Statement, words []string) {
 		p.Note(l.Place, "server %s: the port %q is not converted", words[0], port)
 	}
 	p.check.server, p.check.own = false, serverCheck{}
-	options := append(append([]string(nil), p.standard...), words[2:]...)
-	for i := 0; i < len(options); i++ {
-		option, value := options[i], ""
-		if valued[option] && i+1 < len(options) {
-			i++
-			value = options[i]
-		}
-		p.serverOption(l, &b.Backend, option, value)
+	p.own = serverOptions{}
+	for _, option := range slices.Concat(p.standard, options(words[2:])) {
+		p.serverOption(l, &b.Backend, option[0], option[1])
+	}
+	switch {
+	case p.first == nil:
+		first := p.own
+		p.first = &first
+	case *p.first != p.own:
+		p.Note(l.Place, "server %s has other options of send-proxy, slowstart, maxqueue or on-marked-down than the first server: a service has them once, those of the first server", words[0])
 	}
 	if p.check.server {
 		p.check.endServer(p, l, words[0])
@@ -59,6 +62,37 @@ func (p *proxy) server(l *migrate.Statement, words []string) {
 		p.unchecked = append(p.unchecked, uncheckedServer{l.Place, words[0]})
 	}
 	p.backends = append(p.backends, b)
+}
+
+// options divides words into options with their values.
+func options(words []string) (out [][2]string) {
+	for i := 0; i < len(words); i++ {
+		option := [2]string{words[i]}
+		if valued[words[i]] && i+1 < len(words) {
+			i++
+			option[1] = words[i]
+		}
+		out = append(out, option)
+	}
+	return out
+}
+
+// serverOptions are the options of a server that a service has once.
+type serverOptions struct {
+	proxyProtocol, onUnhealthy string
+	slowStart                  spec.Duration // 0: none
+	maxQueue                   int
+}
+
+// set makes them those of a service.
+func (o *serverOptions) set(s *spec.Service) {
+	if o == nil {
+		return
+	}
+	s.ProxyProtocol, s.OnUnhealthy, s.MaxQueue = o.proxyProtocol, o.onUnhealthy, o.maxQueue
+	if o.slowStart != 0 {
+		s.SlowStart = new(o.slowStart)
+	}
 }
 
 // uncheckedServer is a server that HAProxy does not check.
@@ -92,7 +126,7 @@ func (p *proxy) serverOption(l *migrate.Statement, b *spec.Backend, option, valu
 			p.Note(l.Place, "server option maxqueue %d is out of bounds: %d is used", n, vip.MaxMaxQueue)
 			n = vip.MaxMaxQueue
 		}
-		p.service.MaxQueue = max(p.service.MaxQueue, n)
+		p.own.maxQueue = n
 	case "backup":
 		b.Backup = true
 	case "disabled":
@@ -101,17 +135,18 @@ func (p *proxy) serverOption(l *migrate.Statement, b *spec.Backend, option, valu
 		b.State = ""
 	case "slowstart":
 		if d := p.positive(l, value, vip.MinSlowStart, vip.MaxSlowStart); d != nil {
-			p.service.SlowStart = d
+			p.own.slowStart = *d
 		}
 	case "send-proxy":
-		p.service.ProxyProtocol = "v1"
+		p.own.proxyProtocol = "v1"
 	case "send-proxy-v2":
-		p.service.ProxyProtocol = "v2"
+		p.own.proxyProtocol = "v2"
 	case "on-marked-down":
 		if value == "shutdown-sessions" {
-			p.service.OnUnhealthy = "reset"
+			p.own.onUnhealthy = "reset"
 		}
 	case "ssl":
+		p.check.own.ssl = true
 		p.Note(l.Place, "ssl is not converted: ironvip passes connections through, so clients must speak TLS themselves")
 	case "cookie", "id", "init-addr", "tfo", "proto", "verify", "ca-file", "sni", "crt":
 		// without an effect on connections that are passed through

@@ -285,6 +285,9 @@ func (c *converter) server(cmd *command, l *migrate.Listener) {
 			c.Note(cmd.Place, "%s is not converted", strings.TrimSpace(option+" "+value))
 		}
 	}
+	if forward != "" { // ipvsadm takes the service's port: only translation changes it
+		b.Port = 0
+	}
 	if index >= 0 {
 		l.Backends[index] = b
 	} else {

@@ -77,6 +77,7 @@ func TestCommands(t *testing.T) {
 		{"add a server twice", service + server + server, "10.0.0.1:80 wrr 10.1.0.1", "rules:3: -a 10.1.0.1:80 is ignored"},
 		{"delete a server", service + server + "-a -t 10.0.0.1:80 -r 10.1.0.2:80 -m\n-d -t 10.0.0.1:80 -r 10.1.0.1:80\n", "10.0.0.1:80 wrr 10.1.0.2", ""},
 		{"delete a service", service + server + "-D -t 10.0.0.1:80\n-A -t 10.0.0.2:80 -s rr\n", "10.0.0.2:80 rr", ""},
+		{"another port by direct routing", service + "-a -t 10.0.0.1:80 -r 10.1.0.1:8080 -g\n", "10.0.0.1:80 wrr 10.1.0.1", ""},
 		{"clear", service + server + "-C\n-A -t 10.0.0.2:80 -s rr\n", "10.0.0.2:80 rr", ""},
 		{"a word too many", service + server + "-A -t 10.0.0.2:80 -s rr x\n", "10.0.0.1:80 wrr 10.1.0.1; 10.0.0.2:80 rr", `rules:3: "x" is not understood`},
 	} {

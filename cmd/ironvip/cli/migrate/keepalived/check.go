@@ -122,6 +122,10 @@ func (v *server) firstCheck() {
 		silent := server{converter: &converter{Result: &migrate.Result{}}, check: v.check, protocol: v.protocol, backends: v.backends}
 		if !reflect.DeepEqual(silent.healthCheck(other), v.service.Health) {
 			v.Note(other.Place, "the check differs from that of line %d: a service has one check, so it is not converted", v.checks[0].Line)
+			continue
+		}
+		for _, n := range silent.Notes {
+			v.Note(n.Place, "%s", n.Text)
 		}
 	}
 }
@@ -192,7 +196,16 @@ func (v *server) port(s *statement) (port spec.PortNumber) {
 
 func (v *server) tcpCheck(s *statement, t *timing) *spec.HealthCheck {
 	v.rest(s, t, "connect_port", "connect_ip")
-	return &spec.HealthCheck{Type: vip.CheckTCP.String(), Port: v.port(s)}
+	return &spec.HealthCheck{Type: vip.CheckTCP.String(), Port: v.portOf(s, vip.TCP)}
+}
+
+// portOf is port, and that of the backend for a check of another protocol than the service's, which states its port.
+func (v *server) portOf(s *statement, protocol vip.Protocol) spec.PortNumber {
+	port := v.port(s)
+	if port == 0 && v.protocol != protocol && len(v.backends) > 0 {
+		port = v.backends[0].Port
+	}
+	return port
 }
 
 func (v *server) smtpCheck(s *statement, t *timing) *spec.HealthCheck {
@@ -313,11 +326,7 @@ func (v *server) udpCheck(s *statement, t *timing) *spec.HealthCheck {
 			v.Note(length.Place, "%s is not converted: a udp check does not check the length of the answer", length)
 		}
 	}
-	port := v.port(s)
-	if port == 0 && v.protocol != vip.UDP && len(v.backends) > 0 {
-		port = v.backends[0].Port // the check of another protocol states its port
-	}
-	return &spec.HealthCheck{Type: vip.CheckUDP.String(), Port: port, Send: send, Expect: v.reply(reply)}
+	return &spec.HealthCheck{Type: vip.CheckUDP.String(), Port: v.portOf(s, vip.UDP), Send: send, Expect: v.reply(reply)}
 }
 
 // reply returns what the answer to a UDP_CHECK begins with, "" for any answer.

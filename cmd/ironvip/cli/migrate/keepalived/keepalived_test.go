@@ -222,8 +222,8 @@ vrrp_instance VI_3 {
 		`vi-2-backup vip_withdrawn 10.0.0.2 ["/bin/state" "INSTANCE" "VI_2" "BACKUP" "100"]`,
 		`vi-2-master-2 vip_announced 10.0.0.2 ["/bin/again" "INSTANCE" "VI_2" "MASTER" "100"]`,
 		`vi-2-backup-2 vip_withdrawn 10.0.0.2 ["/bin/again" "INSTANCE" "VI_2" "BACKUP" "100"]`,
-		`g-master vip_announced 10.0.0.1,2001:db8::1,10.0.0.2 ["/bin/all" "--x" "GROUP" "G" "MASTER" "0"]`,
-		`g-backup vip_withdrawn 10.0.0.1,2001:db8::1,10.0.0.2 ["/bin/all" "--x" "GROUP" "G" "BACKUP" "0"]`,
+		`g-master vip_announced 10.0.0.1,10.0.0.2,2001:db8::1 ["/bin/all" "--x" "GROUP" "G" "MASTER" "0"]`,
+		`g-backup vip_withdrawn 10.0.0.1,10.0.0.2,2001:db8::1 ["/bin/all" "--x" "GROUP" "G" "BACKUP" "0"]`,
 	})
 	for _, says := range []string{
 		"f:10: notify_master is a [[hook]]: the program runs once for each VIP", "f:12: notify_fault is not converted: a VIP that leaves this host is the event vip_withdrawn",

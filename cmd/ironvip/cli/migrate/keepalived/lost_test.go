@@ -94,6 +94,10 @@ func TestNothingIsLost(t *testing.T) {
 		{"a script that nothing uses", "vrrp_script s {\nscript /bin/true\n}\n" + server("10.0.0.1 80", real), "10.0.0.1:80 10.1.0.1", `f:2: "script /bin/true" is not converted`},
 		{"a group twice", "virtual_server_group g {\n10.0.0.1 80\n}\nvirtual_server_group g {\n10.0.0.9 80\n}\n" + server("group g", real), "10.0.0.1:80 10.1.0.1", `f:4: virtual_server_group g is already in line 1`},
 		{"a block where none is", server("10.0.0.1 80", real+"lb_algo wlc {\nx y\n}"), "10.0.0.1:80 10.1.0.1", `f:5: "x y" is not converted`},
+		{"a word of an equal check", server("10.0.0.1 80", "real_server 10.1.0.1 80 {\nTCP_CHECK { connect_timeout 3\n}\n}\nreal_server 10.1.0.2 80 {\nTCP_CHECK {\nconnect_timeout 3\nfoo bar\n}\n}"), "10.0.0.1:80 10.1.0.1 10.1.0.2 tcp/3s", `f:10: foo bar is not converted`},
+		{"a check of TCP for UDP", "virtual_server 10.0.0.1 53 {\nprotocol UDP\nops\nreal_server 10.1.0.1 53 {\nTCP_CHECK { connect_timeout 3 }\n}\n}", "10.0.0.1:53/udp 10.1.0.1 tcp/3s", "f:3: ops has an effect with UDP, and lb_kind DR or TUN, only"},
+		{"a flag twice, and one without effect", server("10.0.0.1 80", "lb_algo mh\nmh-port\nflag-2\nops\n"+real), "10.0.0.1:80 mh 10.1.0.1", "f:6: ops has an effect with UDP, and"},
+		{"escapes and quotes", "virtual_server 10.0.0.1 80 {\nprotocol TCP\nvirtualhost a\\!b'c#d\nreal_server 10.1.0.1 80 {\nHTTP_GET {\nurl {\npath /a\\#b\n}\n}\n}\n}", "10.0.0.1:80 10.1.0.1 http/5s", ""},
 		{"a word of a check", server("10.0.0.1 80", "real_server 10.1.0.1 80 {\nTCP_CHECK {\nconnect_timeout 3 4\n}\n}"), "10.0.0.1:80 10.1.0.1 tcp/3s", `f:5: "4" of "connect_timeout 3 4" is not converted`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -76,7 +76,8 @@ func (c *converter) syncGroup(s *statement) {
 			vips = append(vips, c.vips[name]...)
 		}
 	}
-	c.notify(s, "GROUP", "0", vips)
+	slices.Sort(vips)
+	c.notify(s, "GROUP", "0", slices.Compact(vips))
 }
 
 // priorityOf returns the priority of a vrrp_instance.

@@ -308,11 +308,11 @@ func (r *reader) undefined(at migrate.Place, text string) string {
 	return text
 }
 
-// The words of a line: a brace is a word of its own, and a backslash in quotes keeps the character after it. Definitions can bring
-// the bytes that begin a comment elsewhere.
+// The words of a line: a brace is a word of its own, and a backslash keeps the character after it in quotes, and "#" and "!"
+// elsewhere. Definitions can bring the bytes that begin a comment elsewhere. Comments end at those outside of double quotes.
 var (
-	expandedWords = migrate.Splitter{Single: "{}", Unescape: func(quote, next byte) (byte, bool) { return next, quote != 0 }}
-	lineWords     = migrate.Splitter{Comment: "#!", Unescape: expandedWords.Unescape}
+	expandedWords = migrate.Splitter{Single: "{}", Unescape: func(quote, next byte) (byte, bool) { return next, quote != 0 || next == '#' || next == '!' }}
+	lineWords     = migrate.Splitter{Comment: "#!", Quotes: `"`, Unescape: expandedWords.Unescape}
 )
 
 // block is a block that is open: its statement, and where its brace is.

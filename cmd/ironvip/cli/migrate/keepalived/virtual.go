@@ -329,7 +329,9 @@ func (v *server) flags(s *statement) {
 	for _, inner := range s.block {
 		f, is := schedulerFlags[inner.Words[0]]
 		switch {
-		case !is:
+		case !is, slices.Contains(v.service.SchedulerFlags, f.flag):
+		case f.flag == "one-packet" && (v.protocol != vip.UDP || v.service.Forward == ""):
+			v.Note(inner.Place, "ops has an effect with UDP, and lb_kind DR or TUN, only: ignored")
 		case f.of == nil || slices.ContainsFunc(f.of, func(of vip.Scheduler) bool { return of.String() == v.service.Scheduler }):
 			v.service.SchedulerFlags = append(v.service.SchedulerFlags, f.flag)
 		default:

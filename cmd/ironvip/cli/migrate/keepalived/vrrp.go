@@ -109,7 +109,9 @@ func (c *converter) virtualAddress(s *statement, device string, instance *statem
 	}
 	c.Announce.AddInterface(cmp.Or(s.After("dev"), device))
 	c.floating = append(c.floating, address{s.Place, addr, instance})
-	c.vips[instance.Arg(0)] = append(c.vips[instance.Arg(0)], addr.String())
+	if name := instance.Arg(0); !slices.Contains(c.vips[name], addr.String()) {
+		c.vips[name] = append(c.vips[name], addr.String())
+	}
 }
 
 func (c *converter) peer(at migrate.Place, text string) {
@@ -125,14 +127,19 @@ func (c *converter) peer(at migrate.Place, text string) {
 
 // programs returns the addresses that no virtual_server uses: they float for programs of the hosts.
 func (c *converter) programs(served []migrate.Listener) (out []migrate.Listener) {
+	used := map[netip.Addr]bool{}
+	for i := range served {
+		used[served[i].Addr] = true
+	}
 	for _, f := range c.floating {
-		if slices.ContainsFunc(slices.Concat(served, out), func(l migrate.Listener) bool { return l.Addr == f.addr }) {
+		if used[f.addr] {
 			if list := f.instance.last("track_script"); list != nil {
 				c.Note(list.Place, "track_script is not converted for %s: a VIP moves when none of its services has a usable backend", f.addr)
 				list.drop()
 			}
 			continue
 		}
+		used[f.addr] = true
 		s := spec.Service{Forward: vip.ForwardHost.String(), Health: c.tracked(f.instance)}
 		if s.Health == nil {
 			c.Note(f.Place, "%s has no virtual_server and no track_script: a host has it for its programs as long as it lives. Add a health check that tells whether they work", f.addr)
