@@ -247,6 +247,16 @@ func TestOtherNamespaces(t *testing.T) {
 	expect.Equal(t, ask("192.0.2.1:80"), first+"<nil>")
 	expect.Equal(t, l.ask("tcp", "192.0.2.1:80"), first, "in the own namespace")
 	expect.Contains(t, ask("127.0.0.1:30080"), "refused")
+	for at, backend := range map[string]string{"192.0.2.3:80": "127.0.0.9:7000", "[2001:db8::3]:80": "[::1]:7000"} {
+		f := l.frontend(at, vip.TCP)
+		f.Backends = []vip.Endpoint{{Addr: netip.MustParseAddrPort(backend), Weight: 1}}
+		l.set(f)
+		l.Client.Serve("tcp", f.Backends[0].Addr)
+		l.Director.Serve("tcp", f.Backends[0].Addr)
+		got := ask(at)
+		expect.False(t, strings.HasPrefix(got, l.Client.Name), "a client of %s has reached its own %s: %s", at, backend, got)
+		expect.Equal(t, l.ask("tcp", at), l.Director.Name, "in the own namespace")
+	}
 	l.all = false
 	l.next()
 	expect.Equal(t, ask("192.0.2.1:80"), own, "afterwards")
@@ -286,6 +296,21 @@ func TestNodePortsAtLoopback(t *testing.T) {
 	expect.Equal(t, l.ask("tcp", server.String()), d.Name, "where a program of the host listens")
 	expect.Equal(t, l.ask("udp", server.String()), first, "where no program listens")
 	expect.Equal(t, l.ask("tcp", "[::1]:30080"), second, "where no program listens")
+
+	for server, client := range map[string]string{"0.0.0.0:30090": "127.0.0.1", "[::]:30091": "::1"} {
+		a := netip.MustParseAddr(client)
+		to := netip.AddrPortFrom(a, d.Serve("udp", netip.MustParseAddrPort(server)).Port())
+		d.Do(func() {
+			c := must.Get(net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 30080)), net.UDPAddrFromAddrPort(to)))(t)
+			defer c.Close()
+			must.Succeed(t, c.SetDeadline(time.Now().Add(5*time.Second)))
+			must.Get(c.Write([]byte("?")))(t)
+			var buf [100]byte
+			n, err := c.Read(buf[:])
+			expect.Succeed(t, err, "the answer to a connected client at the port, of a server at all addresses")
+			expect.Contains(t, string(buf[:n]), d.Name)
+		})
+	}
 
 	l.next()
 	for _, g := range l.actual() {

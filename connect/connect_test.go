@@ -507,6 +507,21 @@ func TestObjectIsThatOfTheSource(t *testing.T) {
 	}
 }
 
+// Kernels before 6.9 refuse a part of a word of the stack that was written whole, without CAP_PERFMON.
+func TestStackIsWrittenInWords(t *testing.T) {
+	spec := must.Get(ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object)))(t)
+	words := 0
+	for name, p := range spec.Programs {
+		for _, i := range p.Instructions {
+			if i.OpCode.Class().IsStore() && i.Dst == asm.RFP {
+				expect.Equal(t, i.OpCode.Size(), asm.DWord, "%s: %v", name, i)
+				words++
+			}
+		}
+	}
+	expect.AtLeast(t, words, 1, "writes to the stack")
+}
+
 // A frontend for which there is no room is left to the dataplane, and nothing of it stays.
 func TestFullMaps(t *testing.T) {
 	l := newLab(t)

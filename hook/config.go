@@ -89,13 +89,14 @@ func (c *Config) check(t *tomlfile.Checker) {
 	if c.Queue < minQueue || c.Queue > maxQueue {
 		t.Bad("queue", fmt.Sprintf("use %d to %d", minQueue, maxQueue), "%d is out of bounds", c.Queue)
 	}
+	at, err := url.Parse(c.URL)
 	switch {
 	case len(c.Command) == 0 && c.URL == "":
 		t.Bad("", "add command or url", "has neither a program nor a webhook")
 	case len(c.Command) > 0 && c.URL != "":
 		t.Bad("url", "make it another [[hook]]", "a hook has a command or a url")
 	case c.URL != "":
-		if at, err := url.Parse(c.URL); err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || at.User != nil || at.Fragment != "" {
+		if err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || at.User != nil || at.Fragment != "" {
 			t.Bad("url", `write "https://HOST/PATH", without a password`, "is not the address of a webhook")
 		}
 	case len(c.Command) > maxWords || slices.ContainsFunc(c.Command, func(word string) bool { return strings.Contains(word, "\x00") }):
@@ -111,7 +112,7 @@ func (c *Config) check(t *tomlfile.Checker) {
 		case *f.path == "":
 		case c.URL == "":
 			t.Bad(f.key, "remove it", "is for webhooks, and this hook is a program")
-		case f.path != &c.SecretFile && strings.HasPrefix(c.URL, "http:"):
+		case f.path != &c.SecretFile && err == nil && at.Scheme == "http":
 			t.Bad(f.key, "write the url as https://HOST/PATH", "is for TLS, which %s does not use", strict.Quote(c.URL))
 		}
 	}

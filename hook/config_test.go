@@ -35,6 +35,7 @@ func TestConfigProblems(t *testing.T) {
 		{"secret of a program", "command = [\"/bin/x\"]\nsecret_file = \"x\"", []string{`/nowhere/ironvip.toml:5: hook[0].secret_file: is for webhooks`}},
 		{"authorities of a program", "command = [\"/bin/x\"]\nca_file = \"x\"", []string{`/nowhere/ironvip.toml:5: hook[0].ca_file: is for webhooks`}},
 		{"authorities without TLS", "url = \"http://a.example\"\nca_file = \"x\"", []string{`/nowhere/ironvip.toml:5: hook[0].ca_file: is for TLS, which "http://a.example" does not use`}},
+		{"capitals without TLS", "url = \"HTTP://a.example\"\nca_file = \"x\"", []string{`/nowhere/ironvip.toml:5: hook[0].ca_file: is for TLS`}},
 		{"a key alone", "url = \"https://a.example\"\nca_file = \"x\"\nkey_file = \"x\"", []string{`/nowhere/ironvip.toml:1: hook[0].cert_file: a certificate needs its key`}},
 		{"a certificate", "url = \"https://a.example\"\nca_file = \"x\"\nkey_file = \"x\"\ncert_file = \"x\"", nil},
 		{"timeout", "url = \"https://a.example\"\ntimeout = \"1h\"", []string{`/nowhere/ironvip.toml:5: hook[0].timeout: 1h is out of bounds | use "100ms" to "5m"`}},

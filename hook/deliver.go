@@ -5,13 +5,11 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -43,10 +41,12 @@ type rejection struct{ status string }
 func (r rejection) Error() string { return "the webhook answered " + r.status }
 
 // deliver delivers the documents of a hook in order, until the context ends. A webhook gets a document again until it
-// accepts it, or has rejected it maxRejections times. A program runs once for each, whatever its exit status: an old event must not run again after newer ones.
+// accepts it, or has rejected it maxRejections times with the same settings. A program runs once for each,
+// whatever its exit status: an old event must not run again after newer ones.
 func (h *Hooks) deliver(ctx context.Context, x *one) {
 	retry := h.retry
-	rejections := 0 // of the oldest document
+	rejections := 0     // of the oldest document
+	var of *http.Client // of the rejections
 	for {
 		config, client, row, some := h.first(x)
 		if row == nil {
@@ -56,6 +56,9 @@ func (h *Hooks) deliver(ctx context.Context, x *one) {
 			case <-some:
 			}
 			continue
+		}
+		if client != of { // the hook has changed
+			rejections, of = 0, client
 		}
 		output, err := send(ctx, &config, client, &row.Document)
 		if ctx.Err() != nil {
@@ -150,27 +153,26 @@ func (d *Document) environment() []string {
 	return out
 }
 
-// newClient returns a client that takes a redirection for an answer: a signed document is for the configured URL only. It reads
-// the files of TLS for each connection.
+// newClient returns a client that takes a redirection for an answer: a signed document is for the configured URL only.
 func newClient(c *Config) *http.Client {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	if files := c.tls(); files != (tlsfile.Client{}) {
-		transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-			host, _, err := net.SplitHostPort(address)
-			if err != nil {
-				return nil, err
-			}
-			config, err := files.Config(host)
-			if err != nil {
-				return nil, err
-			}
-			return (&tls.Dialer{Config: config}).DialContext(ctx, network, address)
-		}
+		client.Transport = transport{files}
 	}
-	return &http.Client{
-		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	return client
+}
+
+// transport makes a connection for each request, with or without a proxy, and reads the files for it.
+type transport struct{ files tlsfile.Client }
+
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	config, err := t.files.Config("") // the server, or a proxy with TLS before it
+	if err != nil {
+		return nil, err
 	}
+	once := http.DefaultTransport.(*http.Transport).Clone()
+	once.TLSClientConfig, once.DisableKeepAlives = config, true
+	return once.RoundTrip(r)
 }
 
 // post sends a request. Every status but 2xx is an error.

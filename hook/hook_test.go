@@ -9,14 +9,17 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -256,8 +259,54 @@ func TestRejectedDocuments(t *testing.T) {
 	expect.Contains(t, scrape.Body.String(), "ironvip_hook_rejected_total{hook=\"pager\"} 2\n")
 }
 
-// A webhook can have a certificate of a private authority, and ask for one of the agent. The files are read for each connection.
+// Rejections of a hook that was changed meanwhile are not those of its new receiver.
+func TestRejectionsEndWithAChange(t *testing.T) {
+	reject := func(w http.ResponseWriter) bool {
+		w.WriteHeader(http.StatusBadRequest)
+		return false
+	}
+	var good, bad *receiver
+	var a *agent
+	good = newReceiver(t, func(w http.ResponseWriter, _ *http.Request) bool { return good.tries > 1 || reject(w) })
+	corrected := good.hook("pager", nil)
+	bad = newReceiver(t, func(w http.ResponseWriter, _ *http.Request) bool {
+		if bad.tries == maxRejections-1 {
+			a.Reload([]Config{corrected})
+		}
+		return reject(w)
+	})
+	a = create(t, bucket(t), bad.hook("pager", nil)).run()
+	a.add("node_lost", 1)
+	a.empty()
+	expect.SameList(t, good.objects(), numbers(1))
+}
+
+// A webhook can have a certificate of a private authority, and ask for one of the agent, also behind a proxy. The files are
+// read for each connection.
 func TestPrivateAuthority(t *testing.T) {
+	t.Run("directly", privateAuthority)
+	t.Run("by a proxy", func(t *testing.T) {
+		var proxied atomic.Int32
+		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			proxied.Add(1)
+			server := must.Get(net.Dial("tcp", r.Host))(t)
+			w.WriteHeader(http.StatusOK)
+			client, _, err := w.(http.Hijacker).Hijack()
+			must.Succeed(t, err)
+			go func() { defer server.Close(); _, _ = io.Copy(server, client) }()
+			go func() { defer client.Close(); _, _ = io.Copy(client, server) }()
+		}))
+		t.Cleanup(proxy.Close)
+		transport := http.DefaultTransport.(*http.Transport)
+		before := transport.Proxy
+		t.Cleanup(func() { transport.Proxy = before })
+		transport.Proxy = http.ProxyURL(must.Get(url.Parse(proxy.URL))(t))
+		privateAuthority(t)
+		expect.AtLeast(t, proxied.Load(), 2, "connections by the proxy")
+	})
+}
+
+func privateAuthority(t *testing.T) {
 	ours := authority.New(t)
 	dir := t.TempDir()
 	ca, cert, key := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")

@@ -1,9 +1,9 @@
 // Gives programs of this host the address of a backend when they connect to a virtual address, and the virtual address when
 // they ask who is at the other end. See docs/connect.md.
 //
-// Only the kernel's stable interface is used, so one object runs on every kernel. All keys and values
-// consist of words of 4 and 8 bytes that are written at once: without CAP_PERFMON, kernels before 6.9 refuse to write a part
-// of what they take for a saved register. Go's side of the types is in maps.go.
+// Only the kernel's stable interface is used, so one object runs on every kernel. The stack is written in words of 8 bytes
+// alone: without CAP_PERFMON, kernels before 6.9 refuse to write a part of what they take for a saved register. Go's side of
+// the types is in maps.go.
 #include <linux/bpf.h>
 #include <linux/in.h>
 
@@ -192,23 +192,25 @@ static inline struct service *served(struct bpf_sock_addr *ctx, const struct pla
 	return s;
 }
 
+// Foreign says whether a client is in another namespace, such as a container, whose loopback addresses are its own.
+static inline int foreign(struct bpf_sock_addr *ctx)
+{
+	return namespace_cookie(ctx) != namespace;
+}
+
 #define LOOPBACK4 0x0100007fffff0000ull
 #define LOOPBACK6 0x0100000000000000ull
 
 // Taken says whether a program of the host listens at a loopback address, which is then its own.
 static inline int taken(struct bpf_sock_addr *ctx, const struct place *at, int six)
 {
-	struct bpf_sock_tuple t = {};
-	__u32 size = six ? sizeof(t.ipv6) : sizeof(t.ipv4);
-	struct bpf_sock *sk;
-	if (six) {
-		t.ipv6.daddr[3] = at->addr[1] >> 32;
-		t.ipv6.dport = __builtin_bswap16(at->port);
-	} else {
-		t.ipv4.daddr = at->addr[1] >> 32;
-		t.ipv4.dport = __builtin_bswap16(at->port);
-	}
-	sk = ctx->protocol == IPPROTO_TCP ? find_tcp(ctx, &t, size, BPF_F_CURRENT_NETNS, 0) : find_udp(ctx, &t, size, BPF_F_CURRENT_NETNS, 0);
+	__u64 from = ctx->protocol == IPPROTO_UDP ? ctx->sk->src_port : 0; // a connected socket of UDP has its peer's datagrams alone
+	__u64 ports = __builtin_bswap16(from) | (__u64)__builtin_bswap16(at->port) << 16;
+	// In words, a bpf_sock_tuple: the address as source and as destination, and both ports.
+	__u64 four = at->addr[1] >> 32, tuple4[] = {four | four << 32, ports}, tuple6[] = {0, at->addr[1], 0, at->addr[1], ports};
+	struct bpf_sock_tuple *t = six ? (void *)tuple6 : (void *)tuple4;
+	__u32 size = six ? sizeof(t->ipv6) : sizeof(t->ipv4);
+	struct bpf_sock *sk = ctx->protocol == IPPROTO_TCP ? find_tcp(ctx, t, size, BPF_F_CURRENT_NETNS, 0) : find_udp(ctx, t, size, BPF_F_CURRENT_NETNS, 0);
 	if (!sk)
 		return 0;
 	release(sk);
@@ -218,13 +220,13 @@ static inline int taken(struct bpf_sock_addr *ctx, const struct place *at, int s
 // Node_port returns how a loopback address is served: as a node port of the host, unless a program listens there.
 static inline struct service *node_port(struct bpf_sock_addr *ctx, const struct place *to, struct frontend *f)
 {
-	__u32 six = to->addr[1] == LOOPBACK6;
+	__u64 six = to->addr[1] == LOOPBACK6;
 	struct place at, *own;
 	struct service *s;
 	if (to->addr[0] || (!six && to->addr[1] != LOOPBACK4))
 		return 0;
 	own = lookup(&host, &six);
-	if (!own || namespace_cookie(ctx) != namespace) // the loopback addresses of a container are its own
+	if (!own || foreign(ctx))
 		return 0;
 	at = *own;
 	at.port = to->port;
@@ -241,11 +243,11 @@ static inline struct service *find(struct bpf_sock_addr *ctx, const struct place
 	s = served(ctx, to, f);
 	if (!s)
 		s = node_port(ctx, to, f);
-	return s && s->slots && (all_namespaces || namespace_cookie(ctx) == namespace) && !bound(ctx) ? s : 0;
+	return s && s->slots && (all_namespaces || !foreign(ctx)) && !bound(ctx) ? s : 0;
 }
 
-// Choose finds a backend for a new client.
-static inline int choose(const struct service *s, const struct frontend *f, struct place *out)
+// Choose finds a backend for a new client, unless it is at a loopback address of another namespace.
+static inline int choose(struct bpf_sock_addr *ctx, const struct service *s, const struct frontend *f, struct place *out)
 {
 	struct affinity a, *had = 0;
 	if (s->affinity && (had = lookup(&affinities, f)) && had->until > now() && usable(s, &had->backend)) {
@@ -258,6 +260,8 @@ static inline int choose(const struct service *s, const struct frontend *f, stru
 			return 0;
 		*out = found->at[i % GROUP];
 	}
+	if (foreign(ctx) && !out->addr[0] && ((out->addr[1] & 0xffffffffffull) == 0x7fffff0000ull || out->addr[1] == LOOPBACK6))
+		return 0;
 	if (s->affinity) {
 		a.backend = *out;
 		a.until = now() + s->affinity;
@@ -279,7 +283,7 @@ static inline int connect(struct bpf_sock_addr *ctx, struct place *to)
 	struct note n = {.asked = *to}, *stored = 0;
 	struct counter *c = &n.balanced;
 	struct service *s = find(ctx, to, &c->frontend);
-	if (s && choose(s, &c->frontend, &c->backend))
+	if (s && choose(ctx, s, &c->frontend, &c->backend))
 		stored = storage(&connected, ctx->sk, &n, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!stored) {
 		forget(&connected, ctx->sk); // a UDP socket may be connected again
@@ -314,7 +318,7 @@ static inline int send(struct bpf_sock_addr *ctx, struct place *to)
 	int fresh = !had || !usable(s, &had->at);
 	if (!fresh)
 		c.backend = had->at;
-	else if (!choose(s, &c.frontend, &c.backend))
+	else if (!choose(ctx, s, &c.frontend, &c.backend))
 		return 0;
 	back = answers(ctx, &c.backend);
 	vip = lookup(&sessions, &back);
