@@ -13,12 +13,13 @@ import (
 // have the VIP).
 func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
 	d.endMove(e)
-	v := d.view(e)
+	v := d.view(e, now)
 	here := false
 	if e.here && e.mode == L2 {
 		here = d.owns(addr, e, v, now)
+		e.mine = here || e.mine && !d.self.Draining && v.owner() == ""
 	} else {
-		e.best = time.Time{}
+		e.best, e.mine = time.Time{}, false
 		here = e.here && e.mode != Off && d.routes(addr, v.services, now)
 	}
 	a := Announcement{Addr: addr, Here: here, Policy: e.effective(), Services: v.services, Route: e.route, Updated: e.last.Updated}
@@ -32,8 +33,9 @@ func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
 		if a.Owner = v.owner(); here {
 			a.Owner = d.self.Name
 		}
-		if v.best != nil {
-			a.Moved = v.best.policy.Moved
+		a.Moved = max(e.policy.Moved, e.over)
+		for i := range e.claims {
+			a.Moved = max(a.Moved, e.claims[i].policy.Moved)
 		}
 	}
 	if e.policy.Moved == e.over {
@@ -97,7 +99,7 @@ func (v *view) owner() string {
 	return v.leaver
 }
 
-func (d *Decider) view(e *entry) *view {
+func (d *Decider) view(e *entry, now time.Time) *view {
 	v := &view{services: d.serves(e)}
 	if v.services > 0 && !d.self.Draining {
 		v.self = candidate{&d.self, e.effective(), v.services, e.score}
@@ -108,6 +110,9 @@ func (d *Decider) view(e *entry) *view {
 		c := &e.claims[i]
 		if !c.peer.Alive {
 			continue
+		}
+		if c.peer.OneWay && c.peer.deaf.IsZero() {
+			c.peer.deaf = now
 		}
 		if c.services == 0 || c.peer.Draining {
 			if c.owned && (v.leaver == "" || c.peer.Name < v.leaver) {
@@ -131,12 +136,19 @@ func (d *Decider) view(e *entry) *view {
 }
 
 // yieldsTo reports whether another host keeps a VIP that it can't serve either, as after a partition, and ranks before this one
-// or does not receive this one.
-func (d *Decider) yieldsTo(e *entry) bool {
+// has not received this one for as long as a host is alive. At the end of a partition, none has received the other for a moment.
+func (d *Decider) yieldsTo(addr netip.Addr, e *entry, now time.Time) bool {
 	self := candidate{&d.self, e.effective(), 0, e.score}
 	return slices.ContainsFunc(e.claims, func(c claim) bool {
+		if !c.owned || c.services > 0 || !c.peer.Alive || c.peer.Draining {
+			return false
+		}
 		other := candidate{&c.peer.Host, c.policy, 0, c.score}
-		return c.owned && c.services == 0 && c.peer.Alive && !c.peer.Draining && (c.peer.OneWay || other.before(&self))
+		end := c.peer.deaf.Add(d.timing.Handover)
+		if c.peer.OneWay && now.Before(end) {
+			d.timers.Hasten(addr, end)
+		}
+		return other.before(&self) || c.peer.OneWay && !now.Before(end)
 	})
 }
 
@@ -181,14 +193,14 @@ func (d *Decider) serves(e *entry) int {
 // No host asks another one. Each host takes a VIP only if it is the best one that it knows of, and
 // gives it up only for a better one that already announces it. So a planned move has two owners for
 // as long as a heartbeat travels, and none has no owner. After a healed partition, all owners but
-// the best give up.
+// the best give up. A host that was the last owner, and could not announce for a time, goes on keeping the VIP.
 func (d *Decider) owns(addr netip.Addr, e *entry, v *view, now time.Time) bool {
 	since := e.best
 	e.best = time.Time{}
 	switch {
 	case d.listening:
 		return false
-	case e.owned():
+	case e.owned(), e.mine && v.best == nil && v.owner() == "":
 		return d.keeps(addr, e, v, now)
 	case v.self.host == nil || v.best != &v.self || v.oneWay:
 		return false
@@ -215,7 +227,7 @@ func (d *Decider) keeps(addr netip.Addr, e *entry, v *view, now time.Time) bool 
 	switch {
 	case v.services == 0:
 		able := !d.self.Draining && d.offline == "" && d.withdrawn == ""
-		return e.keep && able && v.rival == nil && !d.yieldsTo(e)
+		return e.keep && able && v.rival == nil && !d.yieldsTo(addr, e, now)
 	case d.self.Draining:
 		end := d.drained.Add(d.timing.Handover)
 		if v.best == nil || v.rival != nil || !now.Before(end) {

@@ -45,6 +45,9 @@ type Decider struct {
 	// HostChanged is called when another host appears, and when its state changes. Nil: nobody wants to know.
 	HostChanged func(now, former Host)
 
+	// Begun is when this process has begun, in Unix seconds, minus the difference of clocks in a fleet: moves from before are over.
+	Begun uint32
+
 	// Evaluated counts decisions of single VIPs, for tests and metrics.
 	Evaluated uint64
 }
@@ -53,19 +56,21 @@ type Decider struct {
 type peer struct {
 	Host
 	vips map[netip.Addr]struct{}
+	deaf time.Time // since when it is OneWay and has a claim; zero: it isn't
 }
 
 // entry is what is known of one VIP. There is one for each VIP, so nothing is in it twice.
 type entry struct {
 	score    float64 // of this host
 	claims   []claim // of others, in no order; as many as hosts have the VIP
-	reason   string  // of Eligible, as are services, mode, policy and route
+	reason   string  // of Eligible, as are services, route, mode and policy
 	services int
-	mode     Mode
 	route    Route
+	mode     Mode
 	here     bool // a VIP of this host
 	known    bool // some host has announced it
 	keep     bool // of Eligible
+	mine     bool // this host was the last owner at layer 2, as far as it knows, and has not drained since
 	prompt   bool // this host could own the VIP all the time since policy.Moved, and takes it within Timing.Handover
 	policy   Policy
 	over     uint32 // the policy.Moved that is over
@@ -156,8 +161,9 @@ func (d *Decider) SetEligible(v Eligible) {
 	}
 	if m := v.Policy.Moved; e.here && m != e.policy.Moved {
 		e.prompt = true
-	} else if !e.here && !v.Policy.Pinned {
-		e.over = m // this process has begun, or the VIP is new here
+	}
+	if m := v.Policy.Moved; !v.Policy.Pinned && (!e.here || m > 0 && m < d.Begun) {
+		e.over = m // from before this process, or the VIP is new here
 	}
 	e.here, e.mode, e.policy, e.services, e.keep, e.reason, e.route = true, v.Mode, v.Policy, v.Services, v.Keep, intern(v.Reason), v.Route
 	d.todo.Add(v.Addr)
@@ -219,7 +225,9 @@ func (d *Decider) SetHost(h Host) {
 		d.HostChanged(h, p.Host)
 	}
 	reweighed := p.Weight != h.Weight
-	p.Host = h
+	if p.Host = h; !h.OneWay {
+		p.deaf = time.Time{}
+	}
 	for addr := range p.vips {
 		if reweighed {
 			for i := range d.vips[addr].claims {

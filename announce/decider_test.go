@@ -39,6 +39,8 @@ type oracle struct {
 	best   map[netip.Addr]time.Time
 	over   map[netip.Addr]uint32 // the move to this host that is over
 	prompt map[netip.Addr]bool   // this host could own the VIP since the move
+	mine   map[netip.Addr]bool   // this host was the last owner
+	deaf   map[string]time.Time  // since when a host is one-way
 }
 
 // set is a VIP of this host.
@@ -108,6 +110,17 @@ func active(p Policy) float64 {
 // here reports whether this host announces the VIP from now on.
 func (o *oracle) decide(addr netip.Addr, now time.Time) bool {
 	v := o.here[addr]
+	owners := false
+	for host, claims := range o.claims {
+		c, h := claims[addr], o.hosts[host]
+		owners = owners || c.Owned && h.Alive
+		if _, is := o.deaf[host]; !is && !c.IsEmpty() && h.Alive && h.OneWay {
+			o.deaf[host] = now
+		}
+	}
+	defer func() {
+		o.mine[addr] = v.Mode == L2 && (o.owned[addr] || o.mine[addr] && !o.draining && !owners)
+	}()
 	moved := o.policy(addr).Moved > 0 && o.prompt[addr]
 	if v.Mode == BGP {
 		o.owned[addr] = false
@@ -119,13 +132,16 @@ func (o *oracle) decide(addr netip.Addr, now time.Time) bool {
 	rival := o.first(addr, owner, false)
 	oneWay := o.first(addr, func(h string, c Claim) bool { return c.Owned && o.hosts[h].OneWay }, false) != ""
 	ahead := o.first(addr, func(h string, c Claim) bool { return h == rival }, true)
+	if o.mine[addr] && !o.listening && best == "" && !owners {
+		o.owned[addr] = true
+	}
 	switch {
 	case v.Mode == L2 && o.serves(addr) == 0 && v.Keep && !o.draining && o.offline == "":
 		self := []float64{float64(o.policy(addr).Moved), active(v.Policy), float64(v.Policy.Priority()), score("self", addr, o.weight)}
 		for host, claims := range o.claims {
 			c, h := claims[addr], o.hosts[host]
 			rank := []float64{float64(c.Policy.Moved), active(c.Policy), float64(c.Policy.Priority()), score(host, addr, h.Weight)}
-			if c.Owned && h.Alive && !h.Draining && (c.Services > 0 || h.OneWay || slices.Compare(rank, self) > 0) {
+			if c.Owned && h.Alive && !h.Draining && (c.Services > 0 || h.OneWay && !now.Before(o.deaf[host].Add(timing.Handover)) || slices.Compare(rank, self) > 0) {
 				o.owned[addr] = false
 			}
 		}
@@ -160,7 +176,7 @@ func TestDecisionsEqualThoseOfTheOracle(t *testing.T) {
 		d := NewDecider("self", 1, timing)
 		o := &oracle{listening: true, weight: 1, here: map[netip.Addr]Eligible{}, hosts: map[string]Host{},
 			claims: map[string]map[netip.Addr]Claim{}, owned: map[netip.Addr]bool{}, best: map[netip.Addr]time.Time{},
-			over: map[netip.Addr]uint32{}, prompt: map[netip.Addr]bool{}}
+			over: map[netip.Addr]uint32{}, prompt: map[netip.Addr]bool{}, mine: map[netip.Addr]bool{}, deaf: map[string]time.Time{}}
 		got := map[netip.Addr]bool{}
 		flag := rapid.Bool()
 		policy := rapid.SampledFrom([]Policy{{}, {}, {Above: 100}, {Above: 100, Standby: true}, {Moved: 1}, {Moved: 2, Pinned: true}, {Moved: 3, Standby: true}})
@@ -178,7 +194,9 @@ func TestDecisionsEqualThoseOfTheOracle(t *testing.T) {
 			case 3, 4:
 				h := Host{Name: host, Alive: rapid.SampledFrom([]bool{true, true, false}).Draw(t, "alive"), Draining: flag.Draw(t, "draining"), Weight: rapid.IntRange(1, 3).Draw(t, "weight"), OneWay: rapid.SampledFrom([]bool{true, false, false}).Draw(t, "one-way")}
 				d.SetHost(h)
-				o.hosts[host] = h
+				if o.hosts[host] = h; !h.OneWay {
+					delete(o.deaf, host)
+				}
 				if o.claims[host] == nil {
 					o.claims[host] = map[netip.Addr]Claim{}
 				}
@@ -213,6 +231,7 @@ func TestDecisionsEqualThoseOfTheOracle(t *testing.T) {
 				d.RemoveHost(host)
 				delete(o.hosts, host)
 				delete(o.claims, host)
+				delete(o.deaf, host)
 			}
 			passed := time.Duration(rapid.SampledFrom([]int{0, 50, 400, 3000, 11000}).Draw(t, "ms")) * time.Millisecond
 			for end := now.Add(passed); ; {
@@ -332,6 +351,93 @@ func TestReasons(t *testing.T) {
 			}
 		})
 	}
+}
+
+// keeper returns a decider of host "a" that keeps a VIP which no host serves, and a function that decides and says whether it
+// has the VIP.
+func keeper(t *testing.T) (*Decider, netip.Addr, func(after time.Duration) Announcement) {
+	d, v := two(t, true)
+	d.Begun = 1
+	now := time.Unix(1000, 0)
+	last := Announcement{}
+	decide := func(after time.Duration) Announcement {
+		now = now.Add(after)
+		d.Decide(now, func(a Announcement, _ bool) { last = a })
+		return last
+	}
+	d.Ready()
+	d.SetEligible(Eligible{Addr: v, Mode: L2, Services: 1})
+	decide(0)
+	d.SetEligible(Eligible{Addr: v, Mode: L2, Keep: true})
+	must.True(t, decide(0).Here, "it doesn't keep the VIP")
+	return d, v, decide
+}
+
+// The last owner keeps a VIP over a pause, a carrier loss and an agent that was away, unless another host has had it meanwhile
+// or is to have it, and not over a drain.
+func TestLastOwnerKeepsOverInterruptions(t *testing.T) {
+	for name, interrupt := range map[string]func(d *Decider, on bool){
+		"pause": func(d *Decider, on bool) {
+			if d.Listen(); !on {
+				d.Ready()
+			}
+		},
+		"carrier loss": func(d *Decider, on bool) { d.SetOffline(map[bool]string{true: "no carrier"}[on]) },
+		"agent away":   func(d *Decider, on bool) { d.Withdraw(map[bool]string{true: "the agent is gone"}[on]) },
+		"drain":        func(d *Decider, on bool) { d.SetDraining(on, time.Unix(1000, 0)) },
+	} {
+		for other, c := range map[string][]Claim{"nobody": nil, "another owner": {{Owned: true}, {}}, "one that serves": {{Services: 1}}, "one that can't": {{}}} {
+			d, v, decide := keeper(t)
+			interrupt(d, true)
+			expect.False(t, decide(0).Here, "%s: still announced", name)
+			for _, c := range c {
+				c.Addr = v
+				d.SetClaim("b", c)
+				decide(time.Second)
+			}
+			interrupt(d, false)
+			expect.Equal(t, decide(time.Second).Here, name != "drain" && (other == "nobody" || other == "one that can't"), "%s, %s: announced", name, other)
+		}
+	}
+}
+
+// Of two keepers that meet after a partition, one gives up: at first none receives the other. A keeper that remains deaf has
+// the VIP.
+func TestOneOfTwoKeepersGivesUp(t *testing.T) {
+	d, v, decide := keeper(t)
+	d.SetHost(Host{Name: "b", Alive: true, Weight: 1, OneWay: true})
+	d.SetClaim("b", Claim{Addr: v, Owned: true})
+	expect.True(t, decide(0).Here, "the first one gives up at once")
+	expect.True(t, decide(timing.Handover-1).Here, "the first one gives up soon")
+	at, ok := d.Next()
+	must.True(t, ok && at.Equal(time.Unix(1000, 0).Add(timing.Handover)), "the next decision is at %s", at)
+	expect.False(t, decide(1).Here, "two owners")
+}
+
+// A move from before the process is over, also if it comes after the VIP, and a pin is not.
+func TestMovesFromBeforeTheProcess(t *testing.T) {
+	for _, m := range []Policy{{Moved: 99}, {Moved: 100}, {Moved: 99, Pinned: true}} {
+		d, v, decide := keeper(t)
+		d.Begun = 100
+		d.SetEligible(Eligible{Addr: v, Mode: L2, Services: 1})
+		decide(0)
+		d.SetEligible(Eligible{Addr: v, Mode: L2, Services: 1, Policy: m})
+		expect.Equal(t, decide(0).Over == 0, m.Moved == 100 || m.Pinned, "%+v goes on", m)
+	}
+}
+
+// The newest stamp of a VIP covers a move that is over, and those of hosts that are dead or drain.
+func TestNewestMove(t *testing.T) {
+	d, v, decide := keeper(t)
+	d.SetEligible(Eligible{Addr: v, Mode: L2, Policy: Policy{Moved: 5}})
+	expect.Equal(t, decide(0).Over, 5, "over")
+	d.SetEligible(Eligible{Addr: v, Mode: L2})
+	expect.Equal(t, decide(0).Moved, 5, "the agent has forgotten it")
+	d.SetClaim("b", Claim{Addr: v, Services: 1, Policy: Policy{Moved: 7}})
+	d.SetHost(Host{Name: "b", Alive: true, Draining: true, Weight: 1})
+	expect.Equal(t, decide(0).Moved, 7, "a draining host")
+	d.SetHost(Host{Name: "b", Weight: 1})
+	expect.Equal(t, decide(0).Moved, 7, "a dead host")
 }
 
 // A change of one VIP decides that VIP, a change of one host its VIPs, and a repeated input nothing.

@@ -130,7 +130,7 @@ type Announcement struct {
 	// New says that no host has announced the VIP before, as far as this host knows.
 	New    bool
 	Policy Policy // of this host
-	Moved  uint32 // L2: Policy.Moved of the first of the hosts that could own the VIP
+	Moved  uint32 // L2: the newest Policy.Moved that is known of any host, dead ones included
 	Over   uint32 // of this host: the Policy.Moved of the agent that is over, and that the agent should forget; 0: none
 	Owner  string // L2: the host that announces it; "": none is known
 	// Services is how many services of the VIP this host offers to announce it for.

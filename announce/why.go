@@ -96,6 +96,11 @@ func ranking(all []*candidate) string {
 	return b.String()
 }
 
+// Ranks reports whether a host is one of those that could own the VIP, or may be one that Ranking doesn't name.
+func (a *Announcement) Ranks(host string) bool {
+	return a.Owner == host || strings.Contains("; "+a.Ranking, "; "+host+" (") || strings.HasSuffix(a.Ranking, " more")
+}
+
 // obstacles returns what keeps hosts from owning a VIP, this host first and the others by name.
 func (d *Decider) obstacles(e *entry) []string {
 	var out []string

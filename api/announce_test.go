@@ -76,9 +76,14 @@ func TestMoveVIP(t *testing.T) {
 		d.Node = "lb1"
 		rig.use(&d.Nodes)
 		d.Nodes.List = func(context.Context) (v1.NodeList, error) {
-			return v1.NodeList{Store: store, Items: []v1.Node{{Name: "lb1"}, {Name: "lb2"}, {Name: "lb3"}}}, nil
+			return v1.NodeList{Store: store, Items: []v1.Node{{Name: "lb1"}, {Name: "lb2"}, {Name: "lb3"}, {Name: "lb4"}, {Name: "lb5"}}}, nil
 		}
 	})
+	rig.Peers.Set(announce.Peer{PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: "lb4"}, State: "alive", Up: true, Draining: true})
+	rig.Peers.Set(announce.Peer{PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: "lb5"}, State: "dead"})
+	ranked := announce.Announcement{Addr: netip.MustParseAddr("192.0.2.10"), Mode: announce.L2, Here: true, Owner: "lb1", Services: 2, Ranking: "lb1 (priority 100, 2 services); lb2 (priority 100, 1 service): fewer services"}
+	rig.Announcements.Set(ranked)
+	rig.moves.Set(announce.Move{Addr: netip.MustParseAddr("192.0.2.98"), Node: "lb2", Pin: true})
 	newer := announce.Announcement{Addr: netip.MustParseAddr("192.0.2.11"), Mode: announce.L2, Owner: "lb2", Services: 1, Moved: 4_000_000_000} // a clock that is ahead
 	rig.Announcements.Set(newer)
 	for _, c := range []struct {
@@ -96,7 +101,13 @@ func TestMoveVIP(t *testing.T) {
 		{"PUT", v1.AnnouncementMovePath("2001:db8::1", "lb1"), "consul", 409, "every eligible host announces it"},
 		{"PUT", v1.AnnouncementMovePath("192.0.2.10", "lb3"), "consul", 409, "lb3 drains"},
 		{"PUT", v1.AnnouncementMovePath("192.0.2.10", "lb3") + "?pin=true", "consul", 200, `"pin":true`},
+		{"PUT", v1.AnnouncementMovePath("192.0.2.10", "lb4"), "consul", 409, "lb4 drains"},
+		{"PUT", v1.AnnouncementMovePath("192.0.2.10", "lb5"), "consul", 409, "no heartbeats of node lb5"},
+		{"PUT", v1.AnnouncementMovePath("192.0.2.10", "lb5") + "?pin=true", "consul", 200, `"pin":true`},
 		{"PUT", v1.AnnouncementMovePath("192.0.2.13", "lb1"), "consul", 409, "can't announce"},
+		{"PUT", v1.AnnouncementMovePath("192.0.2.12", "lb2"), "consul", 409, "lb2 can't announce"},
+		{"DELETE", v1.AnnouncementMovePath("192.0.2.98", ""), "consul", 200, "no service has this VIP"},
+		{"DELETE", v1.AnnouncementMovePath("192.0.2.98", ""), "consul", 404, "no move"},
 		{"DELETE", v1.AnnouncementMovePath("192.0.2.10", ""), "consul", 200, `"vip":"192.0.2.10"`},
 		{"DELETE", v1.AnnouncementMovePath("192.0.2.10", ""), "consul", 404, "no move"},
 	} {

@@ -124,7 +124,7 @@ func (a *Announcer) begin(now time.Time) {
 		a.tables.Announcements.Delete(addr)
 	}
 	d := announce.NewDecider(a.settings.Node, a.settings.Weight, a.settings.Timing())
-	d.HostChanged = a.hostChanged
+	d.HostChanged, d.Begun = a.hostChanged, uint32(a.begun.Add(-clockSkew).Unix())
 	if a.core != nil {
 		for v := range a.core.decider.Eligible() {
 			d.SetEligible(v)

@@ -41,10 +41,14 @@ type Options struct {
 // startTime is when the first announcements are out: those at layer 2 are paced, and repeated for 3.5 s.
 const startTime = 5 * time.Second
 
+// clockSkew is how far apart the clocks of hosts may be: a move that is older than this process by less was made since it began.
+const clockSkew = time.Minute
+
 // Announcer is the state of the process. Only Run's goroutine uses it.
 type Announcer struct {
 	o       Options
 	log     *slog.Logger
+	begun   time.Time
 	tables  control.Tables
 	mail    *mailbox
 	outputs map[announce.Mode]output
@@ -78,7 +82,7 @@ type Announcer struct {
 func New(o Options) *Announcer {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	a := &Announcer{
-		o: o, log: o.Log, tables: control.NewTables(table.NewClock(time.Now())), mail: newMailbox(), outputs: map[announce.Mode]output{},
+		o: o, log: o.Log, begun: time.Now(), tables: control.NewTables(table.NewClock(time.Now())), mail: newMailbox(), outputs: map[announce.Mode]output{},
 		packets: make(chan heartbeat.Packet, 256), done: make(chan struct{}),
 		born: map[netip.Addr]bool{}, problems: problems{},
 	}

@@ -458,10 +458,49 @@ func ownersUnderRandomFaults(t *testing.T, first, n uint64) {
 		s.pass(settle + 2*time.Second)
 		s.allOwned()
 		s.movesHold()
+		if s.keep {
+			s.keepersMeet(5)
+		}
 		longest.double = max(longest.double, s.longest.double)
 		longest.vacant = max(longest.vacant, s.longest.vacant)
 	}
 	t.Logf("longest time with two owners %s, with none %s", longest.double, longest.vacant)
+}
+
+// keepersMeet fails the test unless each VIP has one owner after both sides of a partition had one and then no host served it,
+// and after a pause of a host meanwhile.
+func (s *simulation) keepersMeet(rounds int) {
+	s.t.Helper()
+	serve := func(services int) {
+		for _, h := range s.hosts {
+			for _, v := range s.vips {
+				h.setEligible(v, services)
+			}
+		}
+	}
+	for range rounds {
+		for a := range s.hosts {
+			for b := range s.hosts {
+				s.cut[[2]int{a, b}] = a%2 != b%2
+			}
+		}
+		s.pass(timeout + beat)
+		serve(0)
+		s.pass(timeout + beat)
+		s.logf("nobody serves, and all links work")
+		clear(s.cut)
+		s.pass(timeout + beat)
+		s.allOwned()
+		h := s.hosts[s.r.IntN(len(s.hosts))]
+		h.stop()
+		s.pass(timeout + beat)
+		h.resume()
+		s.pass(vacancy)
+		s.allOwned()
+		serve(1)
+		s.pass(settle + time.Second)
+		s.allOwned()
+	}
 }
 
 // Planned moves have no time without an owner.

@@ -111,6 +111,8 @@ type Nodes struct {
 	// Moves are the operator's moves of VIPs that this host knows: all of its fleet, or those to itself.
 	Moves *table.Table[netip.Addr, announce.Move]
 
+	known bool // the store has been read once; only Run uses it
+
 	mu     sync.Mutex
 	own    Own
 	failed string // why this host's record was not written
@@ -279,7 +281,7 @@ func (n *Nodes) write(ctx context.Context, key string, apply func(now *Record) *
 		return err
 	}
 	if op.Err == nil { // the feed of a host without a fleet doesn't return its own writes
-		n.receive(n.Store.Get(key))
+		n.receive(n.Store.Get(key), n.Events)
 	}
 	return op.Err
 }
@@ -294,10 +296,16 @@ func (n *Nodes) Run(ctx context.Context) error {
 	var again <-chan time.Time
 	for {
 		more := n.read()
+		var ready <-chan struct{}
+		if !n.known {
+			ready = n.Store.Ready()
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-more:
+			continue
+		case <-ready:
 			continue
 		case <-n.wake:
 		case <-again:
@@ -367,20 +375,25 @@ func newSecret() string {
 	return base64.StdEncoding.EncodeToString(b[:])
 }
 
-// read receives changes of the store. It returns the channel of the next one.
+// read receives changes of the store. It returns the channel of the next one. There are no events of what the store had before.
 func (n *Nodes) read() <-chan struct{} {
+	var events *event.Log
+	if n.known {
+		events = n.Events
+	}
+	n.known = n.known || table.IsClosed(n.Store.Ready())
 	return registry.Drain(n.feed, func(items []registry.Item[Record]) {
 		for _, i := range items {
-			n.receive(i)
+			n.receive(i, events)
 		}
 	})
 }
 
-func (n *Nodes) receive(i registry.Item[Record]) {
+func (n *Nodes) receive(i registry.Item[Record], events *event.Log) {
 	n.mu.Lock() // one event for a drain that comes from a write and from the feed
 	defer n.mu.Unlock()
 	if strings.HasPrefix(i.Key, movePrefix) {
-		n.receiveMove(i)
+		n.receiveMove(i, events)
 		return
 	}
 	was := n.rows.Row(i.Key) != nil
@@ -394,14 +407,14 @@ func (n *Nodes) receive(i registry.Item[Record]) {
 	switch {
 	case drain && is && !was:
 		by := cmp.Or(i.Value.Author, "an operator")
-		n.Events.Add(event.Event{Kind: "node_drained", Object: name, Message: fmt.Sprintf("node %s is drained by %s", name, by)})
+		events.Add(event.Event{Kind: "node_drained", Object: name, Message: fmt.Sprintf("node %s is drained by %s", name, by)})
 	case drain && was && !is:
-		n.Events.Add(event.Event{Kind: "node_undrained", Object: name, Message: fmt.Sprintf("node %s is no longer drained", name)})
+		events.Add(event.Event{Kind: "node_undrained", Object: name, Message: fmt.Sprintf("node %s is no longer drained", name)})
 	}
 }
 
 // receiveMove takes a changed record of a move. The caller holds mu.
-func (n *Nodes) receiveMove(i registry.Item[Record]) {
+func (n *Nodes) receiveMove(i registry.Item[Record], events *event.Log) {
 	m, ok := moveOf(i.Key, i.Value)
 	if i.Version == 0 {
 		m, ok = moveOf(i.Key, Record{Node: "-"})
@@ -411,13 +424,13 @@ func (n *Nodes) receiveMove(i registry.Item[Record]) {
 	case !ok:
 	case i.Version == 0 && was:
 		n.Moves.Delete(m.Addr)
-		n.Events.Add(event.Event{Kind: "vip_move_ended", Object: m.Addr.String(), Message: fmt.Sprintf("the move of %s to %s has ended", m.Addr, former.Node)})
+		events.Add(event.Event{Kind: "vip_move_ended", Object: m.Addr.String(), Message: fmt.Sprintf("the move of %s to %s has ended", m.Addr, former.Node)})
 	case i.Version != 0 && former != m:
 		n.Moves.Set(m)
 		until := "until it fails, drains or is not eligible"
 		if m.Pin {
 			until = "and pinned there"
 		}
-		n.Events.Add(event.Event{Kind: "vip_moved", Object: m.Addr.String(), Message: fmt.Sprintf("%s is moved to %s by %s, %s", m.Addr, m.Node, cmp.Or(m.Author, "an operator"), until)})
+		events.Add(event.Event{Kind: "vip_moved", Object: m.Addr.String(), Message: fmt.Sprintf("%s is moved to %s by %s, %s", m.Addr, m.Node, cmp.Or(m.Author, "an operator"), until)})
 	}
 }

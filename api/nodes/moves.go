@@ -30,13 +30,18 @@ func (h *handlers) moveVIP(ctx context.Context, in *moveInput) (v1.Announcement,
 	}
 	n, _, _ := h.Announcements.Get(addr)
 	_, drains := h.Drains()[in.Node]
+	p, _, _ := h.Peers.Get(announce.PeerKey{Kind: announce.Neighbor, Name: in.Node})
+	self := in.Node == h.http.Node
 	switch {
 	case n.Mode != announce.L2:
 		return v1.Announcement{}, server.Refuse(http.StatusConflict, v1.CodeConflict, addr.String()+" has no owner to choose: with announce \""+n.Mode.String()+"\", every eligible host announces it",
 			"drain the hosts that should not announce it: ironvip node drain")
-	case drains && !in.Pin:
+	case in.Pin:
+	case drains, p.Draining:
 		return v1.Announcement{}, server.Refuse(http.StatusConflict, v1.CodeConflict, "node "+in.Node+" drains", "end its drain: ironvip node undrain "+in.Node)
-	case n.Services == 0 && !in.Pin && in.Node == h.http.Node:
+	case !self && !p.Up:
+		return v1.Announcement{}, server.Refuse(http.StatusConflict, v1.CodeConflict, "no heartbeats of node "+in.Node+" arrive here", "see ironvip announce peers")
+	case self && n.Services == 0, !self && !n.Ranks(in.Node):
 		return v1.Announcement{}, server.Refuse(http.StatusConflict, v1.CodeConflict, "node "+in.Node+" can't announce "+addr.String()+" now: "+n.Why, "see ironvip announce explain "+addr.String())
 	}
 	for _, p := range h.Peers.All() {
@@ -64,5 +69,8 @@ func (h *handlers) endMove(ctx context.Context, in *request.AddressPath) (v1.Ann
 	if err := h.EndMove(ctx, addr, m.Stamp()); err != nil {
 		return v1.Announcement{}, request.WriteFailed(err)
 	}
-	return h.known(addr)
+	if out, err := h.known(addr); err == nil {
+		return out, nil
+	}
+	return v1.Announcement{VIP: addr, Mode: announce.Off.String(), State: v1.NotAnnounced, Why: "no service has this VIP", Places: []v1.AnnouncementPlace{}}, nil
 }

@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// Protocol is the version of the protocol. Both sides name theirs first. Version 1 had lines of JSON.
-const Protocol = 2
+// Protocol is the version of the protocol. Both sides name theirs first. Version 1 had lines of JSON. A row whose fields
+// another version would drop or misread needs another number: an upgrade restarts the announcer then.
+const Protocol = 3
 
 const (
 	maxHello = 64 << 10 // bytes of the first line
