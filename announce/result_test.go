@@ -112,3 +112,34 @@ func TestOutcome(t *testing.T) {
 		expect.Equal(t, [2]string{state, reason}, [2]string{c.state, c.reason}, "%s %v", c.mode, c.places)
 	}
 }
+
+// A range stands for its routers, also for one with a zone.
+func TestNamesOfRouters(t *testing.T) {
+	for _, c := range []struct {
+		name, router string
+		want         bool
+	}{
+		{"fe80::/10", "fe80::1%eth0", true},
+		{"fe80::/10@red", "fe80::1%eth0@red", true},
+		{"fe80::/10", "fe80::1%eth0@red", false},
+		{"fe80::/10", "fd00::1", false},
+		{"fe80::1%eth0", "fe80::1%eth1", false},
+	} {
+		expect.Equal(t, stands(c.name, c.router), c.want, "%s stands for %s", c.name, c.router)
+	}
+}
+
+// A policy is parsed once, and the number of those in memory is bounded.
+func TestParsedPolicies(t *testing.T) {
+	med := uint32(7)
+	text := (&RoutePolicy{RouteKeys: RouteKeys{MED: &med}, From: "pool routed"}).Text()
+	expect.Equal(t, text.Policy().From, "pool routed")
+	expect.Equal(t, *text.Policy().MED, 7, "MED")
+	expect.Equal(t, testing.AllocsPerRun(100, func() { text.Policy() }), 0, "allocations")
+	expect.Equal(t, PolicyText("{").Policy().From, "", "no policy")
+	for i := range maxParsed {
+		PolicyText(fmt.Sprintf(`{"MED":%d}`, i)).Policy()
+	}
+	expect.AtMost(t, len(parsed.policies), maxParsed, "policies")
+	expect.Equal(t, text.Policy().From, "pool routed", "later")
+}

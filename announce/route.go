@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/ironvip/ironvip/vip"
 )
@@ -86,11 +87,33 @@ func (p *RoutePolicy) Text() PolicyText {
 	return PolicyText(intern(string(text)))
 }
 
-// Policy returns the policy; of a text that is not one, the zero value.
-func (t PolicyText) Policy() (p RoutePolicy) {
-	if t != "" && json.Unmarshal([]byte(t), &p) != nil {
-		return RoutePolicy{}
+// parsed has the policies in use, and some former ones: there is one for each rule of a pool.
+var parsed struct {
+	sync.RWMutex
+	policies map[PolicyText]RoutePolicy
+}
+
+// maxParsed bounds parsed. Beyond it, all are parsed again.
+const maxParsed = 4096
+
+// Policy returns the policy, whose lists are not to be changed; of a text that is not one, the zero value.
+func (t PolicyText) Policy() RoutePolicy {
+	parsed.RLock()
+	known, ok := parsed.policies[t]
+	parsed.RUnlock()
+	if ok || t == "" {
+		return known
 	}
+	var p RoutePolicy
+	if json.Unmarshal([]byte(t), &p) != nil {
+		p = RoutePolicy{}
+	}
+	parsed.Lock()
+	defer parsed.Unlock()
+	if parsed.policies == nil || len(parsed.policies) == maxParsed {
+		parsed.policies = map[PolicyText]RoutePolicy{}
+	}
+	parsed.policies[t] = p
 	return p
 }
 
@@ -146,7 +169,7 @@ func stands(name, router string) bool {
 	at, its, _ := strings.Cut(router, "@")
 	network, badNetwork := netip.ParsePrefix(of)
 	addr, badAddr := netip.ParseAddr(at)
-	return name == router || badNetwork == nil && badAddr == nil && vrf == its && network.Contains(addr)
+	return name == router || badNetwork == nil && badAddr == nil && vrf == its && network.Contains(addr.WithZone(""))
 }
 
 // Attributes returns what the route says to a router with the given defaults, and whether the router gets the route at all. A

@@ -192,6 +192,26 @@ cidrs = ["198.51.100.0/24"]
 	}
 }
 
+// Without a password there are no routers, and the problem names its file.
+func TestUnreadablePassword(t *testing.T) {
+	b := newBench(t, false, `
+[announce]
+mode = "bgp"
+[[announce.bgp]]
+peer = "10.0.0.254"
+asn = 65000
+local_asn = 65010
+password_file = "missing-password"
+[[pool]]
+name = "routed"
+cidrs = ["198.51.100.0/24"]
+`)
+	b.update()
+	s, _ := b.Settings()
+	expect.True(t, s.Uses(announce.BGP) && len(s.BGP) == 0, "%+v", s)
+	expect.Contains(t, b.Problem(), "missing-password")
+}
+
 func TestOwnAddress(t *testing.T) {
 	for listen, want := range map[string]string{":7481": "10.0.0.1:7481", "172.16.0.1:7000": "172.16.0.1:7000", "[::]:7481": "10.0.0.1:7481"} {
 		if got := ownAddress(listen, []string{"eth0"}, host); got.String() != want {

@@ -91,7 +91,6 @@ func (a *Announcer) configure(s *announce.Settings, now time.Time) {
 	}
 	d := a.core.decider
 	d.SetWeight(s.Weight)
-	d.SetTiming(s.Timing())
 	a.core.every = s.Heartbeat
 	a.problems.set("heartbeats", a.configureHeartbeats(former.Listen, now))
 	for _, mode := range []announce.Mode{announce.L2, announce.BGP, announce.Routes} {
@@ -102,17 +101,27 @@ func (a *Announcer) configure(s *announce.Settings, now time.Time) {
 	a.drain(s.Draining || !a.leaving.IsZero(), now)
 }
 
-// drain starts or ends the drain of this host.
+// timing returns the times of the decision. A process that ends alone keeps its routes until then, for the next one.
+func (a *Announcer) timing() announce.Timing {
+	t := a.settings.Timing()
+	if !a.leaving.IsZero() && !a.down && !a.settings.Draining {
+		t.Leave += 2 * t.Handover
+	}
+	return t
+}
+
+// drain starts or ends the drain of this host. Routers are not asked to avoid it when only the process ends.
 func (a *Announcer) drain(on bool, now time.Time) {
 	if a.core == nil {
 		return
 	}
+	a.core.decider.SetTiming(a.timing())
 	a.core.decider.SetDraining(on, now)
 	if x := a.core.exchange; x != nil {
 		x.SetDraining(on, now)
 	}
 	for _, o := range a.outputs {
-		o.drain(on)
+		o.drain(a.settings.Draining || a.down)
 	}
 }
 

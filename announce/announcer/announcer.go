@@ -63,7 +63,7 @@ type Announcer struct {
 	core     *core // nil until the agent has sent settings
 	settings announce.Settings
 	complete bool                // an agent has sent everything once
-	ready    bool                // the outputs know that
+	ready    bool                // the outputs know that, or that an agent has been away for too long
 	born     map[netip.Addr]bool // VIPs that came later and that this host has not announced
 
 	until     time.Time // when announcements end without an agent; zero: the agent is there
@@ -166,7 +166,7 @@ func (a *Announcer) step(now time.Time, packets []heartbeat.Packet) time.Time {
 		if a.changed > 0 {
 			a.log.Info("announcements changed", "vips", a.changed, "one_of_them", a.change)
 		}
-		if a.complete && !a.ready && !a.core.decider.Listening() {
+		if (a.complete || a.withdrawn != "") && !a.ready && !a.core.decider.Listening() {
 			a.ready = true
 			for _, o := range a.outputs {
 				o.complete()

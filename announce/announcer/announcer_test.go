@@ -37,6 +37,7 @@ type fakeOutput struct {
 	beats  int
 	whole  bool
 	closed bool
+	drains bool
 }
 
 func (f *fakeOutput) lock() func() { f.mu.Lock(); return f.mu.Unlock }
@@ -59,7 +60,7 @@ func (f *fakeOutput) act(beat bool) {
 
 func (f *fakeOutput) complete() { defer f.lock()(); f.whole = true }
 
-func (f *fakeOutput) drain(bool) {}
+func (f *fakeOutput) drain(on bool) { defer f.lock()(); f.drains = on }
 
 func (f *fakeOutput) close(bool) { defer f.lock()(); f.closed = true }
 

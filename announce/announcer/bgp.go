@@ -3,6 +3,7 @@ package announcer
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/netip"
 	"strings"
 	"sync"
@@ -39,9 +40,12 @@ func newBGP(a *Announcer, kept Kept, record string) *bgpOutput {
 }
 
 func (o *bgpOutput) configure(s *announce.Settings) error {
-	if !s.Uses(announce.BGP) || len(s.BGP) == 0 {
+	if !s.Uses(announce.BGP) {
 		o.end(true)
 		return nil
+	}
+	if len(s.BGP) == 0 { // the configuration has some
+		return errors.New("the agent can't read the settings of the routers: sessions stay as they are")
 	}
 	c := bgp.Config{RouterID: s.RouterID, Peers: s.BGP, Record: o.record, Log: o.a.log, Report: func(bgp.Session) { o.a.mail.post(o.sessionsChanged) }}
 	if o.speaker != nil {
@@ -62,7 +66,7 @@ func (o *bgpOutput) begin(c bgp.Config) {
 	ctx, stop := context.WithCancel(context.Background())
 	c.Inherited = o.kept.BGP
 	o.speaker, o.stop = bgp.New(ctx, c, o.routeSet), stop
-	o.bfd = bfd.New(bfd.Config{Log: o.a.log, Inherited: o.kept.BFD, Report: func(s bfd.Status) { o.a.mail.post(func() { o.pathChanged(s) }) }})
+	o.bfd = bfd.New(bfd.Config{Log: o.a.log, Inherited: o.kept.BFD, Until: o.kept.At.Add(nextProcess), Report: func(s bfd.Status) { o.a.mail.post(func() { o.pathChanged(s) }) }})
 	o.running.Go(func() {
 		if err := o.bfd.Run(ctx); err != nil && ctx.Err() == nil {
 			o.a.mail.post(func() { o.a.problems.set("bfd", err) })
@@ -72,8 +76,11 @@ func (o *bgpOutput) begin(c bgp.Config) {
 	o.speaker.Drain(o.draining)
 }
 
-// end ends the speakers. Leave makes routers remove the routes at once.
+// end ends the speakers, and the sessions that wait for them. Leave makes routers remove the routes at once.
 func (o *bgpOutput) end(leave bool) {
+	if leave && len(o.kept.BGP) > 0 {
+		o.begin(bgp.Config{Record: o.record, Log: o.a.log}) // has no peer with such a session
+	}
 	if o.speaker == nil {
 		return
 	}
@@ -206,8 +213,13 @@ func (o *bgpOutput) drain(on bool) {
 }
 
 func (o *bgpOutput) close(leave bool) {
-	if !leave && o.speaker != nil && o.a.o.store != nil {
-		Keep(Kept{BFD: o.bfd.HandOver(nextProcess), BGP: o.speaker.HandOver()}, o.a.o.Socket, o.a.o.store, o.a.log)
+	if !leave && o.a.o.store != nil {
+		if o.speaker != nil { // else there were no settings: the next process may have them
+			o.kept = Kept{At: time.Now(), BFD: o.bfd.HandOver(nextProcess), BGP: o.speaker.HandOver()}
+		}
+		if len(o.kept.BGP)+len(o.kept.BFD) > 0 {
+			Keep(o.kept, o.a.o.Socket, o.a.o.store, o.a.log)
+		}
 	}
 	o.end(leave)
 }

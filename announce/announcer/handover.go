@@ -3,6 +3,7 @@ package announcer
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -20,8 +21,10 @@ import (
 
 // Kept is what the next process goes on with. Decision 102 has the reasons.
 type Kept struct {
-	BGP []bgp.HandedOver
-	BFD []bfd.Kept
+	Version int       // keptVersion
+	At      time.Time // when the first process without the settings was to begin
+	BGP     []bgp.HandedOver
+	BFD     []bfd.Kept
 }
 
 const (
@@ -30,8 +33,10 @@ const (
 	// nextProcess is how long BFD peers wait for packets of the next process: it starts within a second, and has the
 	// settings when the agent has connected.
 	nextProcess = 10 * time.Second
-	// maxKept bounds the file that is read, in bytes: 1,000 sessions, or 100 with 10,000 prefixes.
+	// maxKept bounds the sessions in the file, in bytes: 1,000 sessions, or 100 with 10,000 prefixes.
 	maxKept = 64 << 20
+	// keptVersion is another one when a process of another version can't go on with a session.
+	keptVersion = 1
 )
 
 // keptFile returns the file beside the socket.
@@ -40,12 +45,20 @@ func keptFile(socket string) string { return filepath.Join(filepath.Dir(socket),
 // Keep stores sessions for the next process. A session that can't be stored ends with its connection.
 func Keep(k Kept, socket string, store func(name string, c syscall.Conn) error, log *slog.Logger) {
 	var stored []bgp.HandedOver
+	size := 0
 	for _, h := range k.BGP {
 		c, ok := h.Conn.(syscall.Conn)
 		err := errors.ErrUnsupported
 		if ok {
 			h.Cookie = sockets.Cookie(c)
-			err = store(storedConnection, c)
+			var text []byte
+			if text, err = json.Marshal(h); err == nil && size+len(text) > maxKept {
+				err = errors.New("the sessions before it have too many prefixes")
+			}
+			if err == nil {
+				size += len(text)
+				err = store(storedConnection, c)
+			}
 		}
 		if err == nil {
 			stored = append(stored, h)
@@ -54,7 +67,7 @@ func Keep(k Kept, socket string, store func(name string, c syscall.Conn) error, 
 		}
 		defer h.Conn.Close() // of this process
 	}
-	k.BGP = stored
+	k.Version, k.BGP = keptVersion, stored
 	b, err := json.Marshal(k)
 	if err == nil {
 		err = os.WriteFile(keptFile(socket), b, 0o600)
@@ -69,11 +82,17 @@ func Keep(k Kept, socket string, store func(name string, c syscall.Conn) error, 
 func Inherit(socket string, fds []int, log *slog.Logger) (k Kept) {
 	b, err := os.ReadFile(keptFile(socket))
 	if err == nil {
-		err = errors.Join(os.Remove(keptFile(socket)), json.Unmarshal(b[:min(len(b), maxKept)], &k))
+		err = errors.Join(os.Remove(keptFile(socket)), json.Unmarshal(b, &k))
+	}
+	if err == nil && k.Version != keptVersion {
+		err = fmt.Errorf("version %d, want %d", k.Version, keptVersion)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.Warn("sessions of the earlier process not read", "file", keptFile(socket), "error", err)
 		k = Kept{}
+	}
+	if time.Since(k.At) > nextProcess {
+		k.BFD = nil
 	}
 	conns := map[uint64]net.Conn{}
 	for _, fd := range fds {

@@ -51,8 +51,9 @@ type Config struct {
 	// Report is called when the state of a session changes, in the order of the changes. It must
 	// not block, and must not call the Speaker. May be nil.
 	Report func(Status)
-	// Inherited are sessions of an earlier process. The first Set of a session goes on with it.
+	// Inherited are sessions of an earlier process. The first Set of a session goes on with it until the time Until.
 	Inherited []Kept
+	Until     time.Time
 }
 
 // Speaker runs sessions. Create one with New and start its goroutine with Run, whose end closes its
@@ -128,6 +129,9 @@ func (s *Speaker) Set(c Settings) {
 			return
 		}
 		s.remove(e)
+	}
+	if now.After(s.Until) {
+		s.Inherited = nil
 	}
 	var kept Kept
 	if i := slices.IndexFunc(s.Inherited, func(k Kept) bool { return k.Key == c.Key }); i >= 0 {

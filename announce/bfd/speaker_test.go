@@ -288,3 +288,18 @@ func TestPacketsFromFartherAway(t *testing.T) {
 		}
 	}
 }
+
+// A session of the earlier process goes on if the peer still waits for it.
+func TestInherited(t *testing.T) {
+	for after, want := range map[time.Duration]State{10 * time.Second: Up, 10*time.Second + 1: Down} {
+		bubble.Test(t, func(t *testing.T) {
+			s := newSpeaker(Config{Until: time.Now().Add(10 * time.Second), Inherited: []Kept{{Key: Key{Peer: right}, Mine: 7, Theirs: 9, Multiplier: 3, MinTX: 50 * ms, MinRX: 50 * ms}}}, nic{newFabric(), left})
+			scope.Go(t, s.Run)
+			time.Sleep(after)
+			s.Set(Settings{Key: Key{Peer: left}, Interval: 50 * ms, Multiplier: 3}) // a peer that the earlier process did not have
+			s.Set(Settings{Key: Key{Peer: right}, Interval: 50 * ms, Multiplier: 3})
+			expect.Equal(t, s.Sessions()[1].State, want, "state after %s", after)
+			expect.Len(t, s.Inherited, 0, "sessions that nobody goes on with")
+		})
+	}
+}

@@ -33,7 +33,7 @@ type listener struct {
 var errNotListening = errors.New("does not listen yet")
 
 // listen starts, replaces and ends listeners according to the settings. Connections that are open are not affected. The
-// caller holds s.mu, or is the only one to know s.
+// caller holds s.mu.
 func (s *Speaker) listen() {
 	wanted := map[transport.Endpoint][]announce.BGPPeer{}
 	for _, c := range s.config.Peers {

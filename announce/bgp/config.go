@@ -16,7 +16,8 @@ type Config struct {
 	// Record is the file that remembers the peers over a restart. It must not survive a reboot: use
 	// the runtime folder. "": restarts are not recognized.
 	Record string
-	// Inherited are sessions of an earlier process, for New. Sessions of peers with other settings are closed.
+	// Inherited are sessions of an earlier process, for New. Sessions of peers with other settings are closed,
+	// and those of other peers with a NOTIFICATION.
 	Inherited []HandedOver
 
 	Log *slog.Logger // nil: discards

@@ -49,6 +49,8 @@ func newSpeaker(ctx context.Context, c Config, routes session.LocRIB, d dialer) 
 	log := cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	s := &Speaker{routes: routes, dial: d, peers: map[string]*peer{}, listeners: map[transport.Endpoint]*listener{}, config: c, log: log, notify: c.Report, record: openRecord(c.Record, log)}
 	s.ctx, s.stop = context.WithCancelCause(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.apply()
 	return s
 }
@@ -105,8 +107,7 @@ func (s *Speaker) Reconfigure(c Config) {
 	s.apply()
 }
 
-// apply starts, changes and ends peers according to the settings. The caller holds s.mu, or is the
-// only one to know s.
+// apply starts, changes and ends peers according to the settings. The caller holds s.mu.
 func (s *Speaker) apply() {
 	wanted := map[string]bool{}
 	ranges := map[string]*announce.BGPPeer{}
@@ -140,13 +141,15 @@ func (s *Speaker) apply() {
 		if c := ranges[p.of]; c != nil && !wanted[name] && sameSession(p.config, c.Of(p.config.Peer)) {
 			p.setOptions(options{c.Of(p.config.Peer), s.draining})
 		} else if !wanted[name] {
-			p.cancel(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseDeconfigured, Text: "the peer was removed from the configuration"})
+			p.cancel(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseDeconfigured, Text: removed})
 			delete(s.peers, name)
 		}
 	}
 	s.inherit(ranges)
 	s.listen()
 }
+
+const removed = "the peer was removed from the configuration"
 
 func (s *Speaker) start(p *peer) {
 	ctx, cancel := context.WithCancelCause(s.ctx)

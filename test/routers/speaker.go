@@ -120,7 +120,7 @@ func runSpeaker(path string) error {
 	json.Unmarshal([]byte(os.Getenv(keptVariable)), &fds)
 	kept := announcer.Inherit(c.Socket, fds, log)
 	s := bgp.New(ctx, bgp.Config{RouterID: c.RouterID, Peers: c.Peers, Record: c.Record, Log: log, Inherited: kept.BGP}, announced)
-	f := bfd.New(bfd.Config{Log: log, Inherited: kept.BFD, Report: func(st bfd.Status) {
+	f := bfd.New(bfd.Config{Log: log, Inherited: kept.BFD, Until: kept.At.Add(10 * time.Second), Report: func(st bfd.Status) {
 		if st.State == bfd.Down && st.Failed {
 			s.PathDown(st.Peer.String(), "BFD: "+st.Reason)
 		}
@@ -173,7 +173,7 @@ func runSpeaker(path string) error {
 		<-next
 		handsOver.Store(true)
 		os.Setenv(generationVariable, generation)
-		fmt.Fprintln(os.Stderr, restart(c.Socket, announcer.Kept{BFD: f.HandOver(10 * time.Second), BGP: s.HandOver()}, log))
+		fmt.Fprintln(os.Stderr, restart(c.Socket, announcer.Kept{At: time.Now(), BFD: f.HandOver(10 * time.Second), BGP: s.HandOver()}, log))
 		os.Exit(1)
 	}()
 	server := http.Server{Handler: mux}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce/bgp/message"
-	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/wake"
 )
 
@@ -27,7 +26,8 @@ type Kept struct {
 	Remote   message.Open // the router's
 	Hold     time.Duration
 	Since    time.Time
-	Prefixes []netip.Prefix // that the router has
+	Prefixes []netip.Prefix // that the router has when it has Unsent
+	Unsent   []byte         // messages
 	Unread   []byte         // the begin of a message whose rest has not arrived
 }
 
@@ -38,8 +38,14 @@ func Resume(settings Settings, c net.Conn, kept Kept, routes LocRIB, owner Owner
 		remote: kept.Remote, hold: kept.Hold}
 }
 
-// handOver stops the reading and returns the state of the session, if both directions are between two messages and the router
-// has everything.
+// Cease ends a session that an earlier process has handed over.
+func Cease(c net.Conn, text string) {
+	s := &Session{conn: c}
+	s.notify(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseDeconfigured, Text: text})
+	c.Close()
+}
+
+// handOver stops the reading and returns the state of the session, if both directions are between two messages.
 func (s *Session) handOver() (kept Kept, ok bool) {
 	if s.reading == nil {
 		return kept, false
@@ -47,10 +53,10 @@ func (s *Session) handOver() (kept Kept, ok bool) {
 	s.stopped.Store(true)
 	s.conn.SetReadDeadline(time.Unix(1, 0))
 	<-s.reading
-	if s.torn || len(s.unsent) > 0 || table.IsClosed(s.out.changed) || !errors.Is(s.readErr, os.ErrDeadlineExceeded) {
+	if s.torn || !errors.Is(s.readErr, os.ErrDeadlineExceeded) {
 		return kept, false
 	}
 	unread, _ := s.reader.Peek(s.reader.Buffered())
-	kept = Kept{Remote: s.remote, Hold: s.hold, Since: s.upSince, Unread: bytes.Clone(unread), Prefixes: slices.Collect(maps.Keys(s.out.sent))}
+	kept = Kept{Remote: s.remote, Hold: s.hold, Since: s.upSince, Unread: bytes.Clone(unread), Prefixes: slices.Collect(maps.Keys(s.out.sent)), Unsent: s.unsent}
 	return kept, true
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/bgptest"
 	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 )
@@ -76,4 +79,51 @@ func TestHandOver(t *testing.T) {
 	expect.Is(t, end(), ErrHandOver)
 	expect.Len(t, next.kept.Prefixes, 1, "the prefixes that the router has")
 	next.conn.Close()
+}
+
+// A session is handed over while routes change, with messages that were not sent.
+func TestHandOverInTheMiddleOfChanges(t *testing.T) {
+	routes := announce.NewPrefixRoutes()
+	s := New(Settings{}, nil, false, routes, nil)
+	s.out = newAdjRIBOut(routes, [message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}, encode)
+	defer s.out.feed.Close()
+	routes.Set(plain("10.96.0.1/32"))
+	s.unsent, _ = s.out.appendUpdates(nil)
+	routes.Set(plain("10.96.0.2/32"))
+	s.conn, _ = bgptest.Pipe()
+	s.reading, s.readErr = make(chan struct{}), os.ErrDeadlineExceeded
+	close(s.reading)
+	kept, ok := s.handOver()
+	must.True(t, ok, "the session was not handed over")
+	expect.SameList(t, kept.Prefixes, []netip.Prefix{prefix("10.96.0.1/32")})
+	expect.Equal(t, words(t, kept.Unsent), "+10.96.0.1/32")
+}
+
+// Prefixes of the earlier process are withdrawn after the restart time if this one does not learn which ones remain. Messages
+// that the earlier process has not sent come first.
+func TestResumedForTooLong(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		ours, theirs := bgptest.Pipe()
+		router := bgptest.NewConn(t, theirs)
+		routes := announce.NewPrefixRoutes()
+		routes.Initializer() // it is never ready
+		routes.Set(plain("fd96::2/128"))
+		r := &running{t: t, routes: routes, up: make(chan struct{})}
+		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+		kept := Kept{Remote: bgptest.Open(), Prefixes: []netip.Prefix{prefix("fd96::1/128"), prefix("fd96::2/128")},
+			Unsent: message.AppendWithdraw(nil, message.IPv6, netip.MustParseAddr("fd00::2"), []netip.Prefix{prefix("fd96::9/128")})}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			Resume(Settings{}, ours, kept, routes, r).Run(ctx)
+		}()
+		router.Expect("-fd96::9/128", "+fd96::2/128")
+		time.Sleep(RestartTime - time.Second)
+		router.Expect("-fd96::1/128")
+		expect.Equal(t, time.Since(began), RestartTime, "time until the withdrawal")
+		cancel()
+		<-ended
+		router.Close()
+	})
 }

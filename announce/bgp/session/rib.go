@@ -146,7 +146,7 @@ func (o *adjRIBOut) begin() *batch {
 // add notes that the peer is to have a route from now on, unless the peer has it. Again sends the route also then.
 func (b *batch) add(r *announce.PrefixRoute, deleted, again bool) {
 	f := message.FamilyOf(r.Prefix)
-	if !b.families[f] || !b.nextHop[f].IsValid() {
+	if !b.families[f] || !b.nextHop[f].IsValid() && !deleted { // the router may have one of the earlier process
 		return
 	}
 	var none, now attributes

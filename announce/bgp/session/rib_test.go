@@ -146,3 +146,20 @@ func TestMemoryPerPrefix(t *testing.T) {
 		t.Errorf("%d bytes for each prefix, want at most %d", size, most)
 	}
 }
+
+// Prefixes of the earlier process are withdrawn also if their family has no next hop any more.
+func TestResumedWithoutNextHop(t *testing.T) {
+	routes := announce.NewPrefixRoutes()
+	ready := routes.Initializer()
+	o := newAdjRIBOut(routes, [message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}}, encode)
+	defer o.feed.Close()
+	o.resume([]netip.Prefix{prefix("fd96::1/128"), prefix("fd96::2/128")})
+	routes.SetAll([]announce.PrefixRoute{plain("fd96::1/128"), plain("fd96::2/128"), plain("fd96::3/128")})
+	expect.Equal(t, updates(t, o), "", "there is no next hop to send")
+	routes.Delete(prefix("fd96::1/128"))
+	routes.Delete(prefix("fd96::3/128"))
+	expect.Equal(t, updates(t, o), "-fd96::1/128")
+	ready()
+	expect.Equal(t, updates(t, o), "-fd96::2/128, EOR 4, EOR 6")
+	expect.Equal(t, o.prefixes, [message.Families]int{}, "prefixes")
+}

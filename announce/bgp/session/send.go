@@ -22,7 +22,7 @@ func (s *Session) established(ctx context.Context) error {
 	s.upSince = time.Now()
 	if s.resumed != nil {
 		s.upSince = s.resumed.Since
-		s.unsent = message.AppendKeepalive(s.unsent) // the last one may be long ago
+		s.unsent = message.AppendKeepalive(s.resumed.Unsent) // the last one may be long ago
 	}
 	nextHop := transport.NextHops(s.conn, s.VRF, s.remote.ExtendedNextHop)
 	s.out = newAdjRIBOut(s.routes, s.remote.Families, nextHop, s.attributes)
@@ -72,6 +72,10 @@ func notificationAfter(err error, failed <-chan error) error {
 func (s *Session) sendAll(ctx context.Context, failed <-chan error) error {
 	keepalive := time.NewTimer(s.untilKeepalive())
 	defer keepalive.Stop()
+	var late <-chan time.Time
+	if s.resumed != nil {
+		late = time.After(RestartTime)
+	}
 	for all := s.upSince; ; { // when everything had been sent
 		var more bool
 		if s.unsent, more = s.out.appendUpdates(s.unsent); len(s.unsent) > 0 {
@@ -94,6 +98,8 @@ func (s *Session) sendAll(ctx context.Context, failed <-chan error) error {
 			keepalive.Reset(s.untilKeepalive())
 		case <-s.out.changed:
 		case <-s.out.ready:
+		case <-late: // as if the session had ended
+			s.unsent = s.out.appendGone(s.unsent)
 		case <-s.owner.AttributesChanged():
 			s.unsent = s.out.appendChanged(s.unsent)
 		case <-s.refresh:
