@@ -57,6 +57,7 @@ func newFloatingBy(t testing.TB, mode string, hosts int, extra string) (*lab, []
 // awaitFloating waits until all hosts agree that one of them has the VIPs; nil: none has.
 func (l *lab) awaitFloating(owner *host, vips ...netip.Addr) {
 	l.t.Helper()
+	must.True(l.t, len(vips) > 0, "no VIPs to wait for")
 	what := fmt.Sprint(vips, " nowhere")
 	if owner != nil {
 		what = fmt.Sprint(vips, " on ", owner.Name)
@@ -201,27 +202,27 @@ func TestLastOwnerKeepsFloatingAddress(t *testing.T) {
 	t.Parallel()
 	l, programs := newFloating(t, 2, patient)
 	a, b := l.hosts[0], l.hosts[1]
-	l.awaitFloating(nil)
+	l.awaitFloating(nil, lb4, lb6)
 	for _, h := range l.hosts {
 		path := filepath.Join(h.dir, "services.d/s.toml")
 		text := must.Get(os.ReadFile(path))(t)
 		must.Succeed(t, os.WriteFile(path, []byte(strings.Replace(string(text), "forward = \"host\"", "forward = \"host\"\npanic_threshold = 1", 1)), 0o600))
 		h.must("reload")
 	}
-	l.awaitFloating(nil)
+	l.awaitFloating(nil, lb4, lb6)
 	must.Succeed(t, programs[0].Start())
-	l.awaitFloating(a)
+	l.awaitFloating(a, lb4, lb6)
 	programs[0].Kill()
 	kept := func(h *host) {
 		t.Helper()
 		wait.For(t, h.Name+" keeps the VIPs", func() error {
-			out, err := h.run("announce", "explain", vip4(0).String())
+			out, err := h.run("announce", "explain", lb4.String())
 			if err == nil && !strings.Contains(out, h.Name+": keeps it until another host is eligible") {
 				err = errors.New(out)
 			}
 			return err
 		})
-		l.awaitFloating(h)
+		l.awaitFloating(h, lb4, lb6)
 	}
 	kept(a)
 	must.Succeed(t, a.agent.Stop())
@@ -231,11 +232,11 @@ func TestLastOwnerKeepsFloatingAddress(t *testing.T) {
 	must.Succeed(t, a.agent.Start())
 	kept(a)
 	must.Succeed(t, programs[1].Start())
-	l.awaitFloating(b)
+	l.awaitFloating(b, lb4, lb6)
 	programs[1].Kill()
 	kept(b)
 	must.Succeed(t, programs[0].Start())
-	l.awaitFloating(a)
+	l.awaitFloating(a, lb4, lb6)
 }
 
 // awaitPassed waits until the check of a host has passed.
