@@ -45,7 +45,7 @@ func (a *agent) newAnnouncing() {
 		balancers = a.stores.Roster.Probing
 	}
 	a.announcing = announcing.New(announcing.Options{
-		Balancers: balancers, Config: a.config.get, Store: a.stores.Announce, Fleet: a.stores.Tree != nil, Host: a.tables.Host, Applied: a.tables.Applied, Services: a.tables.Services,
+		Balancers: balancers, Config: a.config.get, Store: a.stores.Announce, Fleet: a.stores.Tree != nil, Host: a.tables.Host, Applied: a.tables.Applied, Services: a.tables.Services, Leases: a.allocator.Leases(),
 		Synced: a.pipeline.Loop.Synced(), Healthy: newPlaneHealth(a.pipeline.Loop.Stats).ok, Forwards: a.planes.Forwards, Hangs: a.hangs,
 		Clock: a.tables.Clock, Events: a.events, Log: a.log,
 	})

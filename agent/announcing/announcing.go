@@ -27,6 +27,7 @@ import (
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/wake"
+	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -41,6 +42,7 @@ type Options struct {
 	Host      table.Reader[struct{}, hostnet.Snapshot]
 	Applied   table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
 	Services  table.Reader[vip.ServiceKey, vip.Service]
+	Leases    table.Reader[ipam.Resource, *ipam.Lease]
 	Synced    <-chan struct{} // of the reconciler
 	Healthy   func() bool     // the dataplane works
 	// Forwards reports whether the dataplane forwards without the agent. A change needs a Reload.

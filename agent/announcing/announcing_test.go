@@ -21,6 +21,7 @@ import (
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -31,6 +32,7 @@ import (
 )
 
 type bench struct {
+	leases *table.Table[ipam.Resource, *ipam.Lease]
 	*Announcing
 	dir   string
 	cfg   *configs.Config
@@ -60,8 +62,9 @@ func newBench(t *testing.T, fleet bool, text string) *bench {
 	hosts := table.New(clock, hostnet.KeyOf, hostnet.Same)
 	hosts.Set(host)
 	b.network = hosts
+	b.leases = table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
 	b.Announcing = New(Options{Config: func() *configs.Config { return b.cfg }, Store: records, Fleet: fleet, Balancers: func() int { return b.hosts }, Host: hosts,
-		Applied: table.New(clock, reconcile.KeyOfApplied, nil), Services: table.New(clock, vip.KeyOfService, nil), Synced: make(chan struct{}), Healthy: func() bool { return true }, Forwards: func() bool { return true },
+		Applied: table.New(clock, reconcile.KeyOfApplied, nil), Services: table.New(clock, vip.KeyOfService, nil), Leases: b.leases, Synced: make(chan struct{}), Healthy: func() bool { return true }, Forwards: func() bool { return true },
 		Clock: clock, Events: event.NewLog(100, time.Now), Log: slog.New(slog.DiscardHandler)})
 	close(b.known)
 	return b
@@ -287,6 +290,24 @@ func TestTwoInterfacesOnOneLAN(t *testing.T) {
 			t.Errorf("%v, %s: %q, want %q", c.more, c.extra, got, c.want)
 		}
 	}
+}
+
+// A move ends with the lease of its VIP.
+func TestMoveEndsWithItsLease(t *testing.T) {
+	b := newBench(t, false, pair)
+	scope.Go(t, b.Nodes.Run)
+	scope.Go(t, b.endMoves)
+	addrs := []netip.Addr{netip.MustParseAddr("10.0.0.65"), netip.MustParseAddr("10.0.0.66"), netip.MustParseAddr("10.0.0.67")}
+	for _, addr := range addrs {
+		b.leases.Set(&ipam.Lease{Resource: ipam.Resource{Addr: addr}, State: ipam.Held})
+		must.Succeed(t, b.Nodes.SetMove(t.Context(), announce.Move{Addr: addr, Node: "lb1", Pin: true}))
+	}
+	wait.Until(t, "the moves are known", func() bool { return b.Nodes.Moves.Len() == 3 })
+	b.leases.Set(&ipam.Lease{Resource: ipam.Resource{Addr: addrs[0]}, State: ipam.Cooling})
+	b.leases.Delete(ipam.Resource{Addr: addrs[1]})
+	wait.Until(t, "two moves are over", func() bool { return b.Nodes.Moves.Len() == 1 })
+	_, _, kept := b.Nodes.Moves.Get(addrs[2])
+	expect.True(t, kept, "the move of a VIP that is held")
 }
 
 // A VIP that moves is an event, and so is the death of a peer. Many at once are counted.

@@ -12,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/text"
+	"github.com/ironvip/ironvip/ipam"
 )
 
 // Kinds of events.
@@ -150,10 +151,13 @@ func (a *Announcing) look(x *results, todo map[netip.Addr]struct{}, sessions map
 	return events
 }
 
-// endMoves forgets the moves to this host that the announcer says are over.
+// endMoves forgets the moves to this host that the announcer says are over, and those of VIPs that services have given up: the
+// next service with the address has not been moved.
 func (a *Announcing) endMoves(ctx context.Context) error {
 	feed := a.Announcements.Watch()
 	defer feed.Close()
+	leases := a.Leases.Watch()
+	defer leases.Close()
 	retry := backoff.Backoff{Lo: time.Second, Hi: time.Minute}
 	over := map[netip.Addr]uint32{}
 	var again <-chan time.Time
@@ -162,6 +166,13 @@ func (a *Announcing) endMoves(ctx context.Context) error {
 		for i := range batch {
 			if n := &batch[i].Value; n.Over != 0 && !batch[i].Deleted {
 				over[n.Addr] = n.Over
+			}
+		}
+		changed, moreLeases := leases.TryNext()
+		for i := range changed {
+			l := changed[i].Value
+			if m, _, moved := a.Nodes.Moves.Get(l.Resource.Addr); moved && (changed[i].Deleted || l.State != ipam.Held) {
+				over[m.Addr] = m.Stamp()
 			}
 		}
 		again = nil
@@ -174,13 +185,14 @@ func (a *Announcing) endMoves(ctx context.Context) error {
 			retry.Reset()
 			delete(over, addr)
 		}
-		if len(batch) > 0 {
+		if len(batch)+len(changed) > 0 {
 			continue
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-more:
+		case <-moreLeases:
 		case <-again:
 		}
 	}
