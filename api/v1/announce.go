@@ -75,7 +75,7 @@ type AnnouncementList struct {
 
 // AnnouncePeer is another host or a router that the announcer is in touch with.
 type AnnouncePeer struct {
-	Kind     string    `json:"kind" enum:"host,bgp,bfd"`
+	Kind     string    `json:"kind" enum:"host,bgp,bfd,range"`
 	Name     string    `json:"name"`
 	Address  string    `json:"address,omitempty"`
 	State    string    `json:"state" doc:"of hosts: alive, dead, one-way, unknown; of BGP and BFD the states of the protocol"`

@@ -14,9 +14,11 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
@@ -171,6 +173,21 @@ func (b *Bird) Ask(command ...string) string {
 	}
 	return out
 }
+
+// SinceError is how much two answers of Since for the same session can differ: BIRD computes the time anew for each.
+const SinceError = 20 * time.Millisecond
+
+// Since returns the time of day since which a protocol is in its state.
+func (b *Bird) Since(protocol string) time.Duration {
+	b.t.Helper()
+	at, err := time.Parse("15:04:05.000", sinceOf.FindString(b.Ask("show", "protocols", protocol)))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return at.Sub(at.Truncate(24 * time.Hour))
+}
+
+var sinceOf = regexp.MustCompile(`\d\d:\d\d:\d\d\.\d{3}`)
 
 // Count returns how many routes a "show route" command with the arguments counts.
 func (b *Bird) Count(args ...string) int {
