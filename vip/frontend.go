@@ -102,11 +102,11 @@ type Frontend struct {
 	OnePacket         bool // UDP: each datagram is scheduled separately
 	Masquerade        Masquerade
 	Forward           Forward
+	KeepsOwner        bool // of a whole address: its owner keeps it while no host has a usable backend
 	Affinity          time.Duration
 	SourceRanges      []netip.Prefix
 	DrainTimeout      time.Duration
 	Relay             *ProxySettings // the service's
-	KeepsOwner        bool           // of a whole address: its owner keeps it while no host has a usable backend
 
 	Backends []Endpoint // sorted by address, then port; no duplicates
 }
