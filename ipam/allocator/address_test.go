@@ -192,6 +192,7 @@ func TestNamespacesOfPools(t *testing.T) {
 	w.configure(pools(shop, closed))
 	same(t, "held before", w.get("b"), "198.51.100.1")
 	w.refused(vip.CodeNoPool, `none that serves namespace "default" has auto_assign`, "g")
+	expect.Contains(t, w.assign(service("g"))[0].Problems[0].Hint, "add a [[pool]] that serves the namespace")
 	w.durable()
 }
 

@@ -55,7 +55,7 @@ func (p *Plan) poolFor(s *vip.Service, had, kept []ipam.Lease) (*pool.Pool, vip.
 		if named := p.state.pool(s.Pool); named != nil {
 			return named, vip.Problem{}
 		}
-		return nil, vip.Problem{Code: vip.CodeNoPool, Field: "pool", Message: fmt.Sprintf("there is no pool %q", s.Pool), Hint: p.poolHint()}
+		return nil, vip.Problem{Code: vip.CodeNoPool, Field: "pool", Message: fmt.Sprintf("there is no pool %q", s.Pool), Hint: p.poolHint(s.Key.Namespace)}
 	}
 	for _, v := range s.VIPs {
 		for _, from := range p.state.pools {
@@ -87,7 +87,7 @@ func (p *Plan) poolFor(s *vip.Service, had, kept []ipam.Lease) (*pool.Pool, vip.
 		}
 	}
 	return nil, vip.Problem{
-		Code: vip.CodeNoPool, Field: "pool", Message: fmt.Sprintf("the service names no pool, and none that serves namespace %q has auto_assign", s.Key.Namespace), Hint: p.poolHint(),
+		Code: vip.CodeNoPool, Field: "pool", Message: fmt.Sprintf("the service names no pool, and none that serves namespace %q has auto_assign", s.Key.Namespace), Hint: p.poolHint(s.Key.Namespace),
 	}
 }
 
@@ -127,18 +127,25 @@ func (p *Plan) poolPreferred(s *vip.Service) (some *pool.Pool) {
 	return some
 }
 
-func (p *Plan) poolHint() string {
-	if len(p.state.pools) == 0 {
-		return "add a [[pool]] to the configuration"
-	}
-	hint := "choose one of the pools"
-	for i, from := range p.state.pools {
-		if i == 10 {
-			return hint + " ..."
+func (p *Plan) poolHint(namespace string) string {
+	hint, n := "", 0
+	for _, from := range p.state.pools {
+		if !from.Serves(namespace) {
+			continue
+		}
+		if n++; n > 10 {
+			hint += " ..."
+			break
 		}
 		hint += " " + from.Name
 	}
-	return hint
+	switch {
+	case hint != "":
+		return "choose one of the pools" + hint
+	case len(p.state.pools) == 0:
+		return "add a [[pool]] to the configuration"
+	}
+	return "add a [[pool]] that serves the namespace, or the namespace to a pool's namespaces"
 }
 
 // families returns the families of the addresses that the service is to have: those it names; else
@@ -212,7 +219,7 @@ func (p *Plan) chooseAddress(w *Answer, f vip.Family, requested int, from *pool.
 	switch {
 	case from != nil && !from.Serves(s.Key.Namespace) && !s.Assigned && !p.isOwed(s, from, f, kept):
 		problem = vip.Problem{
-			Code: vip.CodeNoPool, Message: fmt.Sprintf("pool %q does not serve namespace %q", from.Name, s.Key.Namespace), Hint: p.poolHint(),
+			Code: vip.CodeNoPool, Message: fmt.Sprintf("pool %q does not serve namespace %q", from.Name, s.Key.Namespace), Hint: p.poolHint(s.Key.Namespace),
 		}
 	case requested >= 0:
 		field = fmt.Sprintf("vips[%d]", requested)

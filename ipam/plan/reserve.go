@@ -66,7 +66,7 @@ func (p *Plan) reserve(what ipam.Reserving) (ipam.Op, vip.Problem) {
 func (p *Plan) reserveAny(what ipam.Reserving, mark *ipam.Reservation) (ipam.Op, vip.Problem) {
 	from := p.state.pool(what.Pool)
 	if from == nil {
-		return ipam.Op{}, vip.Problem{Code: vip.CodeNoPool, Field: "pool", Message: fmt.Sprintf("there is no pool %q", what.Pool), Hint: p.poolHint()}
+		return ipam.Op{}, vip.Problem{Code: vip.CodeNoPool, Field: "pool", Message: fmt.Sprintf("there is no pool %q", what.Pool), Hint: p.poolHint(what.For.Namespace)}
 	}
 	f := what.Family
 	if f == 0 {
