@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,11 +17,10 @@ import (
 
 // onCommit calls f before each transaction of a host's Commit, with its number, from 1.
 func onCommit(h *fleettest.Host, f func(n int)) {
-	n := 0
+	var n atomic.Int32 // a host's calls run at the same time
 	h.Before(func(c fleettest.Call) error {
 		if len(c.Ops) > 0 && c.Ops[0].Verb == consulkv.Cas {
-			n++
-			f(n)
+			f(int(n.Add(1)))
 		}
 		return nil
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,11 +90,11 @@ func TestSecondTreeIsRefused(t *testing.T) {
 						t.Fatalf("the third host: own name %v, stale %q, problems %v", third.OwnName(), third.Stale(), third.Problems())
 					}
 				}
-				writes := 0
+				var writes atomic.Int32
 				second, client, _ := host(t, kv, c.second, "b")
 				client.Before(func(call fleettest.Call) error {
 					if call.Writes() {
-						writes++
+						writes.Add(1)
 					}
 					return nil
 				})
@@ -116,7 +117,7 @@ func TestSecondTreeIsRefused(t *testing.T) {
 						t.Errorf("%v; %s lacks %q", refused, refused.Hint(), part)
 					}
 				}
-				expect.Equal(t, writes, 0, "writes by the refused host")
+				expect.Equal(t, writes.Load(), 0, "writes by the refused host")
 				if !first.OwnName() || first.Stale() != "" || len(first.Problems()) != 0 || kinds(events, "fleet_name_taken") != 0 {
 					t.Errorf("the first host: own name %v, stale %q, problems %v", first.OwnName(), first.Stale(), first.Problems())
 				}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -281,15 +282,15 @@ func TestSnapshotLockIsGivenBack(t *testing.T) {
 				time.Sleep(time.Minute)
 				kv.Put(head, "junk")
 				two := kv.Client("two")
-				done := false
+				var done atomic.Bool // the client's calls run at the same time
 				two.Before(func(call fleettest.Call) error {
-					if done || call.Method != "Txn" {
+					if done.Load() || call.Method != "Txn" {
 						return nil
 					}
 					if last := call.Ops[len(call.Ops)-1]; last.Key != head || last.Verb != verb {
 						return nil
 					}
-					done = true
+					done.Store(true)
 					if verb == consulkv.Unlock {
 						return fleettest.ErrDown
 					}
@@ -299,8 +300,8 @@ func TestSnapshotLockIsGivenBack(t *testing.T) {
 				kv.Start(t, "two", folders, nil)
 				time.Sleep(time.Minute)
 				p := kv.Pairs(head)
-				if len(p) != 1 || p[0].Session != "" || !strings.Contains(string(p[0].Value), `"parts":1`) || !done {
-					t.Errorf("%s, locked by %q; %v", p[0].Value, p[0].Session, done)
+				if len(p) != 1 || p[0].Session != "" || !strings.Contains(string(p[0].Value), `"parts":1`) || !done.Load() {
+					t.Errorf("%s, locked by %q; %v", p[0].Value, p[0].Session, done.Load())
 				}
 			})
 		})

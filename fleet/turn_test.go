@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -102,23 +103,22 @@ func TestOwnerOfTheTurnIsGone(t *testing.T) {
 func TestTurnWithLostAnswer(t *testing.T) {
 	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
 		time.Sleep(time.Minute)
-		n, lost := 0, false
+		var n, lost atomic.Int32
 		hosts[0].Before(func(call fleettest.Call) error {
 			switch {
-			case call.Method != "Txn" || lost:
+			case call.Method != "Txn" || lost.Load() > 0:
 			case call.Ops[0].Key == "ironvip/v2/log/turn":
-				lost = true
+				lost.Add(1)
 				hosts[0].LoseAnswers(1)
 			case call.Ops[0].Key == "ironvip/v2/log/head": // another host is quicker
-				n++
-				return write(t.Context(), hosts[1], "other", n)
+				return write(t.Context(), hosts[1], "other", int(n.Add(1)))
 			}
 			return nil
 		})
 		began := time.Now()
 		mustCommit(t, hosts[0], set("a", "x", "1", 0))
-		if took := time.Since(began); took > 2*time.Second || !lost {
-			t.Errorf("a write took %v; lost: %v", took, lost)
+		if took := time.Since(began); took > 2*time.Second || lost.Load() == 0 {
+			t.Errorf("a write took %v; lost: %v", took, lost.Load() > 0)
 		}
 		_, exists := kv.Get("ironvip/v2/log/turn")
 		expect.False(t, exists, "the turn is still there")
@@ -129,20 +129,19 @@ func TestTurnWithLostAnswer(t *testing.T) {
 func TestTurnThatOthersHaveEnded(t *testing.T) {
 	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
 		time.Sleep(time.Minute)
-		n, turns := 0, 0
+		var n, turns atomic.Int32
 		hosts[0].Before(func(call fleettest.Call) error {
 			switch {
 			case call.Method != "Txn":
 			case call.Ops[0].Key == "ironvip/v2/log/turn":
-				turns++
-			case call.Ops[0].Key == "ironvip/v2/log/head" && turns < 2:
+				turns.Add(1)
+			case call.Ops[0].Key == "ironvip/v2/log/head" && turns.Load() < 2:
 				kv.Delete("ironvip/v2/log/turn")
-				n++
-				return write(t.Context(), hosts[1], "other", n)
+				return write(t.Context(), hosts[1], "other", int(n.Add(1)))
 			}
 			return nil
 		})
 		mustCommit(t, hosts[0], set("a", "x", "1", 0))
-		expect.Equal(t, turns, 2, "turns")
+		expect.Equal(t, turns.Load(), 2, "turns")
 	})
 }

@@ -251,10 +251,14 @@ func TestCostOfOneLease(t *testing.T) {
 		return nil
 	})
 	cost := func(services ...*vip.Service) []int {
+		mu.Lock()
 		writes = nil
+		mu.Unlock()
 		for _, got := range a.Assign(context.Background(), services) {
 			must.Empty(t, got.Problems)
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		return writes
 	}
 	service := func(name string) *vip.Service {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,13 +115,13 @@ func TestExpiryKeepsTheTimeLeft(t *testing.T) {
 func TestOverridesExpireInAFleet(t *testing.T) {
 	inFleet(t, func(t *testing.T, m *fleettest.Memory, join func(string) *host) {
 		hosts := []*host{join("a"), join("b"), join("c")}
-		writes := 0
+		var writes atomic.Int32
 		for _, h := range hosts {
 			h.has("10.0.0.1")
 			h.tree.Client.Before(func(c fleettest.Call) error {
 				for _, op := range c.Ops {
 					if strings.Contains(op.Key, "/tree/"+Folder) && op.Value != nil {
-						writes++
+						writes.Add(1)
 					}
 				}
 				return nil
@@ -151,7 +152,7 @@ func TestOverridesExpireInAFleet(t *testing.T) {
 			}
 			h.tree.Client.Before(nil)
 		}
-		expect.Equal(t, writes, 2, "writes for an override and its end")
+		expect.Equal(t, writes.Load(), 2, "writes for an override and its end")
 	})
 }
 

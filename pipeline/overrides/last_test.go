@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,11 +122,10 @@ func TestOneOfTwoHostsDrains(t *testing.T) {
 		go func() { arrived.Wait(); close(both) }()
 		for _, h := range hosts {
 			h.serves("10.0.0.1", "10.0.0.2")
-			first := true
+			var once atomic.Bool
 			h.tree.Client.Before(func(c fleettest.Call) error {
 				for _, op := range c.Ops {
-					if op.Verb == consulkv.Cas && strings.Contains(op.Key, "/tree/"+Folder) && first {
-						first = false
+					if op.Verb == consulkv.Cas && strings.Contains(op.Key, "/tree/"+Folder) && once.CompareAndSwap(false, true) {
 						arrived.Done()
 						<-both
 						return nil

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -348,10 +349,10 @@ func TestSetConfirmsWhatIsSet(t *testing.T) {
 	inFleet(t, func(t *testing.T, m *fleettest.Memory, join func(string) *host) {
 		a := join("a")
 		a.has("10.0.0.1")
-		writes := 0
+		var writes atomic.Int32
 		a.tree.Client.Before(func(c fleettest.Call) error {
 			if slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return strings.Contains(op.Key, "/tree/"+Folder) }) {
-				writes++
+				writes.Add(1)
 			}
 			return nil
 		})
@@ -359,7 +360,7 @@ func TestSetConfirmsWhatIsSet(t *testing.T) {
 		for _, to := range []vip.State{vip.Drain, vip.Drain, vip.Ready, vip.Ready} {
 			a.set("10.0.0.1", to)
 		}
-		expect.Equal(t, writes, 2, "writes for 2 changes")
+		expect.Equal(t, writes.Load(), 2, "writes for 2 changes")
 		a.tree.Client.Before(nil)
 		m.SetDown(true)
 		time.Sleep(time.Minute)
