@@ -53,12 +53,8 @@ kernels: ## the VM lane on the kernels 5.10, 6.1 and 6.12 (KERNELS=5.10 for one;
 	@test/run kernels
 
 .PHONY: bench
-bench: ## the benchmarks of BENCHMARKS.md (about 75 minutes)
+bench: ## the rows of docs/performance.md, on a quiet machine (about an hour; ROW=proxy for one of them)
 	@test/run bench
-
-.PHONY: bench-proxy
-bench-proxy: ## the userspace proxy beside HAProxy, nginx and io.Copy (about five minutes, on a quiet machine)
-	@test/run bench_proxy
 
 .PHONY: bench-scale
 bench-scale: build ## start, memory, scrapes and idling of an agent with a fleet in files (SERVICES=10000 BACKENDS=10)

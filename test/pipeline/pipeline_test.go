@@ -119,7 +119,7 @@ func TestOneChangeCostsTheSameInALargeFleet(t *testing.T) {
 	}
 }
 
-// BenchmarkOneChange is the table of BENCHMARKS.md: the cost of one change among many services, in
+// BenchmarkOneChange is a row of docs/performance.md: the cost of one change among many services, in
 // units of its cost among few. The two alternate within one run, so that noise of the machine
 // affects both, and the medians of the rounds are compared. In "thousand" the same number of
 // services changes in both, spread over the table: it shows the cost of the number of other

@@ -93,7 +93,7 @@ func reasonsWithBird(t *testing.T, mistakes []mistake) {
 }
 
 // BFD with BIRD: both sides agree on the detection time. After a silent failure of this host, the router deletes
-// the routes to it because of BFD, long before its hold timer of BGP expires. BENCHMARKS.md has the measured
+// the routes to it because of BFD, long before its hold timer of BGP expires. docs/performance.md has the measured
 // times, which a busy machine extends.
 // Slow: BFD needs a second to come up.
 func TestDetectionByBird(t *testing.T) {
