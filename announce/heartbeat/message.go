@@ -113,11 +113,10 @@ const (
 	claimPriority // a byte with the priority follows; else it is announce.DefaultPriority
 	claimMoved    // 4 bytes with Policy.Moved follow
 	claimPinned
-	knownClaim = claimV6 | claimOwned | claimStandby | claimPriority | claimMoved | claimPinned
 )
 
-func appendClaim(b []byte, c announce.Claim) []byte {
-	var kind byte
+// kindOf returns a claim's first byte. There is one form of each claim.
+func kindOf(c announce.Claim) (kind byte) {
 	if c.Addr.Is6() {
 		kind |= claimV6
 	}
@@ -136,6 +135,11 @@ func appendClaim(b []byte, c announce.Claim) []byte {
 	if c.Policy.Pinned {
 		kind |= claimPinned
 	}
+	return kind
+}
+
+func appendClaim(b []byte, c announce.Claim) []byte {
+	kind := kindOf(c)
 	b = append(append(b, kind, byte(min(c.Services, announce.MaxServices))), c.Addr.AsSlice()...)
 	if kind&claimPriority != 0 {
 		b = append(b, byte(c.Policy.Priority()))
@@ -222,7 +226,7 @@ func decodeClaims(b []byte, count int) (out []announce.Claim, ok bool) {
 		if kind&claimMoved != 0 {
 			whole += 4
 		}
-		if kind&^knownClaim != 0 || len(b) < whole {
+		if len(b) < whole {
 			return nil, false
 		}
 		addr, _ := netip.AddrFromSlice(b[2 : 2+size])
@@ -237,8 +241,8 @@ func decodeClaims(b []byte, count int) (out []announce.Claim, ok bool) {
 		if kind&claimMoved != 0 {
 			c.Policy.Moved = binary.BigEndian.Uint32(b[whole-4:])
 		}
-		if c.IsEmpty() {
-			c.Policy = announce.Policy{}
+		if kindOf(c) != kind || c.IsEmpty() && c.Policy != (announce.Policy{}) {
+			return nil, false
 		}
 		out = append(out, c)
 		b = b[whole:]
