@@ -8,7 +8,7 @@
 //
 // A change costs O(change) on every host, whatever the size of the tree and the number of hosts:
 // each transaction appends an entry to the fleet's one log, and hosts follow the log.
-// docs/decisions/0028 has the reasons and the measurements, docs/scale.md the costs.
+// docs/decisions/06 has the reasons and the measurements, docs/scale.md the costs.
 //
 // Source code organization:
 //

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Writes the packages of `make package`: packaging/package.sh [DIR], by default bin/packages. ARCHS selects from "amd64
-# arm64"; it must contain the processor of this host. The same commit makes the same bytes (decision 57).
+# arm64"; it must contain the processor of this host. The same commit makes the same bytes (docs/decisions/26).
 set -eu
 umask 022
 cd "$(dirname "$0")/.."

@@ -19,7 +19,7 @@ import (
 	"github.com/ironvip/ironvip/internal/sockets"
 )
 
-// Kept is what the next process goes on with. Decision 102 has the reasons.
+// Kept is what the next process goes on with. docs/decisions/23 has the reasons.
 type Kept struct {
 	Version int       // keptVersion
 	At      time.Time // when the first process without the settings was to begin

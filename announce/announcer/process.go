@@ -16,7 +16,7 @@ import (
 )
 
 // gcPercent is Go's GOGC: the announcer allocates little once it has its VIPs, and runs on each host
-// beside the agent. Decision 48 has the measurements.
+// beside the agent. docs/decisions/18 has the measurements.
 const gcPercent = 25
 
 // Main runs an announcer that logs to stderr until SIGINT or SIGTERM, which lets other hosts take over.

@@ -9,7 +9,8 @@
 // A message proves that its sender has a key of the fleet. Its sequence number, within a random
 // epoch for each start of the sender, excludes replays. A new epoch is accepted only from a message
 // that echoes a recent sequence number of this host, so an old recording is never accepted. The
-// order of wall clocks does not matter.
+// order of wall clocks does not matter. A host that receives nothing from the start can't be told from
+// a recording: both ends own the VIPs for heartbeats, and package l2 finds the conflict.
 //
 // Each host keeps a numbered log of its claims, and sends each peer what the peer has not
 // acknowledged yet, with every heartbeat and at once after a change. A digest detects copies that

@@ -1,7 +1,7 @@
 // Command ironvip-announcer is the process that announces VIPs: "ironvip announcer" without the rest of
 // ironvip. It has the privileges to send raw frames, so it contains no server or client of HTTP and no
 // source of services, and its code takes 4 MB of memory instead of 27. The systemd unit runs it.
-// Decision 53 has the reasons.
+// docs/decisions/18 has the reasons.
 package main
 
 import (

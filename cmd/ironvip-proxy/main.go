@@ -1,6 +1,6 @@
 // Command ironvip-proxy is the process that forwards connections in userspace: "ironvip proxy" without the rest of ironvip.
 // Every client can reach it, so it contains no server or client of HTTP and no source of services. The systemd unit runs it.
-// Decision 92 has the reasons.
+// docs/decisions/18 has the reasons.
 package main
 
 import (

@@ -8,7 +8,7 @@
 //
 // In a small fleet, and with Probers "all", each host probes everything itself, and nothing is
 // shared. A host that is cut off from Consul probes everything itself at a reduced rate.
-// docs/decisions/0039 has the reasons and the costs.
+// docs/decisions/11 has the reasons and the costs.
 //
 // Source code organization:
 //

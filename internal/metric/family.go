@@ -2,7 +2,7 @@
 //
 // A package declares its metrics as families of a Group, which docs/metrics.md is made of. At a
 // scrape, Collectors read tables and counters and add samples to a Writer, which passes them to
-// Prometheus' library. Handler answers scrapes. docs/decisions/0063-text-of-metrics.md has the reasons.
+// Prometheus' library. Handler answers scrapes. docs/decisions/25 has the reasons.
 //
 // Files:
 //

@@ -13,8 +13,8 @@ import (
 // bbolt trusts the pages of its file. A damaged reference makes it recurse without end, which
 // recover doesn't catch. A damaged list of free pages makes the next write overwrite pages in use.
 // The walk below excludes both before anything reads the tree: it reaches every page once, and no
-// free page. The content of the pages is checked by reading it, see index.go. docs/decisions/0025
-// describes the reasons and bbolt's behavior without the walk.
+// free page. The content of the pages is checked by reading it, see index.go. docs/decisions/02
+// has the reasons.
 //
 // The layout is that of bbolt's file format version 2, in the machine's byte order.
 const (

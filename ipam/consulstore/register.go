@@ -12,7 +12,7 @@ import (
 
 // Registrar commits the registration of a new service together with its leases, in one Consul
 // transaction. Both are writes to the same tree: this is the only place that knows the tree's batch
-// and the allocator. sources/rest calls it. docs/decisions/0014 has the reason and the measurement.
+// and the allocator. sources/rest calls it. docs/decisions/07 has the reason.
 type Registrar struct {
 	Allocator *allocator.Allocator
 	Store     *Store // the allocator's

@@ -2,7 +2,8 @@
 //
 // A change adds what it makes outdated, which costs no message to the kernel. Clean searches the
 // kernel's table once for everything that was added, and compares each entry that it finds with the
-// frontends of that time: a connection with a backend that has come back stays.
+// frontends of that time: a connection with a backend that has come back stays. The set is in memory only: at the start,
+// Suspect lets a dataplane search for what an agent that was killed has left.
 package cleanup
 
 import (

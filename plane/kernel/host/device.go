@@ -363,7 +363,7 @@ func (d *Device) change(ctx context.Context, typ, flags uint16, addrs []netip.Ad
 // Our routes differ in protocol and metric from those that the kernel makes for addresses, so each of both can go without
 // the other. The kernel takes its own first.
 const (
-	RouteProtocol = 178 // beside 179, of package announce/routes; see decision 93
+	RouteProtocol = 178 // beside 179, of package announce/routes
 	routeMetric   = 178
 )
 
