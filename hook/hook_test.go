@@ -20,7 +20,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -31,7 +30,6 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/authority"
-	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/logbuffer"
 	"github.com/ironvip/ironvip/test/must"
@@ -464,67 +462,6 @@ func TestFullQueue(t *testing.T) {
 	a = create(t, s, small).run()
 	a.empty()
 	expect.SameList(t, r.objects(), []string{"1", "(991)993", "994", "995", "996", "997", "998", "999", "1000", "1001"})
-}
-
-// fullDisk is a store that refuses writes while it is full.
-type fullDisk struct {
-	*store.Bucket[Row]
-	mu     sync.Mutex
-	isFull bool
-	writes int
-}
-
-func (f *fullDisk) fill(full bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.isFull = full
-}
-
-func (f *fullDisk) Write(put map[string]Row, remove []string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.writes++; f.isFull {
-		return fmt.Errorf("%w: %w", store.ErrUnavailable, syscall.ENOSPC)
-	}
-	return f.Bucket.Write(put, remove)
-}
-
-// On a full disk, deliveries go on from memory. Once there is space, what is queued is on disk.
-func TestFullDisk(t *testing.T) {
-	disk := &fullDisk{Bucket: bucket(t), isFull: true}
-	good := newReceiver(t, nil)
-	bad := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return false })
-	a := create(t, disk, good.hook("good", nil), bad.hook("bad", nil)).run()
-	a.add("node_lost", 20)
-	wait.Until(t, "the good receiver has all", func() bool { return len(good.objects()) == 20 })
-	expect.Contains(t, a.log.String(), "queued events of hooks can't be written")
-	disk.fill(false)
-	wait.Until(t, "the queue is on disk", func() bool { return len(must.Get(disk.All())(t)) == 20 })
-}
-
-// roundTrip is a transport without a network.
-type roundTrip func(*http.Request) (*http.Response, error)
-
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// Many events cost few writes: one at once, and then one after each pause. An event that is delivered meanwhile costs none.
-func TestWritesAreFew(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		disk := &fullDisk{Bucket: bucket(t)}
-		a := create(t, disk, settings("good", func(c *Config) { c.URL = "http://receiver" }))
-		a.hooks["good"].client.Transport = roundTrip(func(*http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, nil
-		})
-		a.run()
-		for range 1000 {
-			a.add("node_lost", 1)
-			time.Sleep(time.Millisecond)
-		}
-		a.end()
-		expect.Equal(t, a.stats("good").delivered, 1000)
-		expect.AtMost(t, disk.writes, int(time.Second/storePause)+2, "writes in a second")
-		expect.Empty(t, must.Get(disk.All())(t))
-	})
 }
 
 // A changed hook takes effect at once: it does not wait for the end of a pause. A removed one ends, and its queue with it.

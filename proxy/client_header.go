@@ -79,7 +79,6 @@ var headerReasons = []struct {
 	{errHeaderLate, balance.HeaderLate},
 	{proxyproto.ErrTooLong, balance.HeaderTooLong},
 	{proxyproto.ErrMalformed, balance.HeaderMalformed},
-	{proxyproto.ErrChecksum, balance.HeaderChecksum},
 }
 
 // headerFailed counts the reason why the connection of peer has no header, and logs it at most once

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/proxy/proxyproto"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/freeport"
 	"github.com/ironvip/ironvip/test/must"
@@ -133,50 +132,5 @@ func TestHAProxyBehind(t *testing.T) {
 				expect.True(t, p.Stats().Failures != 0, "no backend refused")
 			})
 		}
-	}
-}
-
-// TestHAProxyOnBothSides sends much data through HAProxy, the proxy and HAProxy again. The client
-// ends its side first, and the backend still answers.
-func TestHAProxyOnBothSides(t *testing.T) {
-	const size = 64 << 20
-	for family, on := range loopbacks {
-		t.Run(family, func(t *testing.T) {
-			clients := make(chan string, 1)
-			backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
-				h, err := proxyproto.Read(c)
-				if err != nil {
-					return
-				}
-				n, err := io.Copy(io.Discard, struct{ io.Reader }{c})
-				if n == 0 {
-					return // haproxy waited for its addresses
-				}
-				if n != size || err != nil {
-					t.Errorf("the backend gets %d bytes, %v", n, err)
-				}
-				clients <- h.Source.String()
-				io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, size)) //nolint:errcheck // the client counts
-			})
-			key := freeKey(t, on.vip, vip.TCP)
-			front, behind := twoPorts(t, on.haproxy)
-			haproxy(t, fmt.Sprintf("listen front\n bind %s\n source %s\n server s %s send-proxy-v2\n", front, source(on.haproxy), key.AddrPort())+
-				fmt.Sprintf("listen behind\n bind %s accept-proxy\n server s %s send-proxy\n", behind, backend), front, behind)
-			p := newTarget(t, Options{})
-			p.must(accepts(sends(onVIP(key, vip.RoundRobin, behind), vip.ProxyV2), on.haproxy+on.bits))
-
-			conn := must.Get(net.Dial("tcp", front.String()))(t)
-			c := conn.(*net.TCPConn)
-			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(testTimeout))
-			must.Get(io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, size)))(t)
-			must.Succeed(t, c.CloseWrite())
-			if n, err := io.Copy(io.Discard, c); n != size || err != nil {
-				t.Errorf("the client gets %d bytes, %v", n, err)
-			}
-			if got := <-clients; got != c.LocalAddr().String() {
-				t.Errorf("the backend's client is %s, want %s", got, c.LocalAddr())
-			}
-		})
 	}
 }

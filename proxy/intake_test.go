@@ -9,11 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ironvip/ironvip/test/expect"
-	"github.com/ironvip/ironvip/test/must"
-	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -53,16 +49,6 @@ func TestListenersNeedNoGoroutines(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A listener that fails before its first client is detected.
-func TestAListenerBreaksWhileItWaits(t *testing.T) {
-	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("a")))
-	socket, err := p.frontend(key).listener.(*tcpListener).l.SyscallConn()
-	must.Succeed(t, err)
-	must.Succeed(t, socket.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_RDWR) }))
-	must.Succeed(t, err)
-	wait.Until(t, "death noticed", func() bool { return p.frontend(key).listener.died() != nil })
 }
 
 // Clients connect while their listener closes. No function of a closed frontend is called; the
@@ -109,29 +95,4 @@ func TestDatagramsComeWhileSocketsGo(t *testing.T) {
 		mustAsk(t, udpClient(t, key), "x")
 	}
 	expect.Succeed(t, p.frontend(key).listener.died())
-}
-
-// LastTurn stops when the receipt of a datagram hangs, and goes on afterwards.
-func TestAHungReceiverIsNoticed(t *testing.T) {
-	for name, makes := range map[string]func(*testing.T) *bench{
-		"own socket": func(t *testing.T) *bench { return newTarget(t, Options{}) },
-		"sk_lookup":  func(t *testing.T) *bench { return newSteered(t, Options{}) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := makes(t)
-			key := freeKey(t, "127.96.0.1", vip.UDP)
-			p.must(onVIP(key, vip.RoundRobin, udpBackend(t, "127.0.0.1", "a")))
-			client := udpClient(t, key)
-			mustAsk(t, client, "x")
-			listener := p.frontend(key).listener.(*udpListener)
-			listener.mu.Lock()
-			release := sync.OnceFunc(listener.mu.Unlock)
-			defer release()
-			must.Get(client.Write([]byte("y")))(t)
-			wait.Until(t, "no turn for longer than without work", func() bool { return time.Since(p.LastTurn()) > 1500*time.Millisecond })
-			hangs := p.LastTurn()
-			release()
-			wait.Until(t, "a later turn", func() bool { return p.LastTurn().After(hangs) })
-		})
-	}
 }

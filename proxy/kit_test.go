@@ -330,6 +330,14 @@ func wantRefusedFrom(t testing.TB, from string, key vip.FrontendKey) {
 	must.Is(t, err, syscall.ECONNRESET, "client")
 }
 
+func wantNobody(t *testing.T, key vip.FrontendKey) {
+	t.Helper()
+	if c, err := net.Dial("tcp", key.AddrPort().String()); err == nil {
+		c.Close()
+		t.Errorf("somebody listens on %s", key)
+	}
+}
+
 // who connects, reads the backend's name and closes the connection.
 func who(t testing.TB, key vip.FrontendKey) string {
 	t.Helper()

@@ -46,19 +46,6 @@ func TestAcceptSurvivesWantOfDescriptors(t *testing.T) {
 	expect.Succeed(t, p.frontend(key).listener.died())
 }
 
-// The first client of a listener arrives when no descriptors are left. It waits for one, and the
-// listener stays.
-func TestTheFirstClientArrivesWithoutDescriptors(t *testing.T) {
-	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("a")))
-	fd := unconnected(t)
-	free := descriptors.Exhaust(t)
-	connect(t, fd, key)
-	wait.Until(t, "an attempt", func() bool { return p.refusedFor("descriptors") > 0 })
-	free()
-	wantLine(t, fd, "a\n")
-	expect.Succeed(t, p.frontend(key).listener.died())
-}
-
 // unconnected returns a TCP socket that isn't connected.
 func unconnected(t testing.TB) (fd int) {
 	t.Helper()

@@ -89,11 +89,3 @@ func TestHalfClosedConnectionIsListed(t *testing.T) {
 		return nil
 	})
 }
-
-// Lists during traffic and changes, for the race detector.
-func TestListedWhileServing(t *testing.T) {
-	whileServing(t, func(p *bench, _ vip.FrontendKey) bool {
-		p.list(everyFrontend)
-		return true
-	})
-}

@@ -3,10 +3,8 @@ package proxy
 import (
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"runtime/debug"
 	"strings"
 	"sync/atomic"
@@ -14,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/logwriter"
 	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/proxy/passive"
 	"github.com/ironvip/ironvip/test/expect"
@@ -207,25 +204,4 @@ func TestPanicAfterTheDelay(t *testing.T) {
 	for n, _ := p.Panicked(); n == 0; n, _ = p.Panicked() {
 		must.Equal(t, who(t, key), "a")
 	}
-}
-
-// A log that nobody reads stops no client.
-func TestAStalledLogStopsNobody(t *testing.T) {
-	reader, writer, err := os.Pipe()
-	must.Succeed(t, err)
-	defer reader.Close()
-	log := logwriter.New(writer)
-	defer writer.Close()
-	defer log.Flush(testTimeout)
-	defer func() { go io.Copy(io.Discard, reader) }()
-	var faults faults
-	p := newTarget(t, Options{Own: faults.own, Log: log.Logger(func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) })})
-	for log.Flush(0) {
-		p.log.Warn("a line that fills the pipe")
-	}
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(only(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))), "192.0.2.0/24"))
-	faults.Store(1)
-	wantRefused(t, key) // which is logged
-	expect.Equal(t, who(t, key), "a")
 }

@@ -264,9 +264,9 @@ func TestUDPRefusalEjects(t *testing.T) {
 	inFamilies(t, func(t *testing.T, f family) {
 		w := newWatched(t)
 		key := freeKey(t, f.vip, vip.UDP)
-		good, bad := udpBackend(t, f.backend, "good"), closedUDP(t, f.backend)
-		w.must(onVIP(key, vip.RoundRobin, good, bad))
-		for range 4 {
+		good, better, bad := udpBackend(t, f.backend, "good"), udpBackend(t, f.backend, "good"), closedUDP(t, f.backend)
+		w.must(onVIP(key, vip.RoundRobin, good, better, bad, closedUDP(t, f.backend)))
+		for range 8 { // no datagram is lost, the first included
 			must.Equal(t, mustAsk(t, udpClient(t, key), "x"), "good")
 		}
 		row := w.waitFor(key, bad, vip.Ejected)

@@ -41,16 +41,3 @@ func TestSourceRangesUDP(t *testing.T) {
 	p.must(only(f, "10.0.0.0/8"))
 	mustAsk(t, inside, "open sessions go on")
 }
-
-// Backends always see this host's address, with any masquerade setting. A frontend with the local
-// policy is served, and the setting is no change.
-func TestMasqueradeOwnIsServed(t *testing.T) {
-	p, key := target(t)
-	auto := onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a")))
-	auto.Masquerade = vip.MasqueradeAuto
-	own := *auto
-	own.Masquerade = vip.MasqueradeOwn
-	p.must(&own)
-	who(t, key)
-	expect.True(t, p.Same(auto, &own), "auto and own differ")
-}

@@ -127,10 +127,11 @@ func TestUDPIsCounted(t *testing.T) {
 	}
 }
 
-// Concurrent reads, traffic and changes, for the race detector. No counter decreases.
-func TestCountedWhileServing(t *testing.T) {
+// Concurrent reads and lists, traffic and changes, for the race detector. No counter decreases.
+func TestReadWhileServing(t *testing.T) {
 	var last reconcile.Traffic
 	whileServing(t, func(p *bench, key vip.FrontendKey) bool {
+		p.list(everyFrontend)
 		all, err := p.Totals(t.Context(), everyFrontend)
 		if err != nil {
 			t.Error(err)

@@ -190,8 +190,8 @@ func addrOf(network byte, n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{network, byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// A frontend that doesn't fit into the map in a batch fails alone.
-func TestTheMapIsFullForABatch(t *testing.T) {
+// A full map is a problem of the frontends that don't fit, and of no other, until there is room.
+func TestTheMapIsFull(t *testing.T) {
 	p := newSteered(t, Options{})
 	s := p.steering
 	for i := range sklookup.MaxFrontends - 2 {
@@ -216,4 +216,7 @@ func TestTheMapIsFullForABatch(t *testing.T) {
 		}
 	}
 	expect.Equal(t, failed, 3, "frontends didn't fit")
+	must.Succeed(t, s.Table.Delete(entryOf(vip.FrontendKey{Addr: addrOf(10, 0), Port: 1, Protocol: vip.TCP})))
+	p.must(batch[4].New)
+	expect.Equal(t, who(t, batch[4].Key), "a", "once there is room")
 }

@@ -303,6 +303,7 @@ func TestSame(t *testing.T) {
 		{"leaving", func(f *vip.Frontend) { f.Backends[0].Leaving = vip.InstantOf(time.Now()) }, true},
 		{"default scheduler", func(f *vip.Frontend) { f.Scheduler = 0 }, true},
 		{"default forward", func(f *vip.Frontend) { f.Forward = 0 }, true},
+		{"masquerade own", func(f *vip.Frontend) { f.Masquerade = vip.MasqueradeOwn }, true}, // backends always see this host
 		{"masquerade always", func(f *vip.Frontend) { f.Masquerade = vip.MasqueradeAlways }, true},
 		{"fallback", func(f *vip.Frontend) { f.SchedulerFallback = true }, true},
 		{"kind", func(f *vip.Frontend) { f.Kind = vip.OnHost }, false},

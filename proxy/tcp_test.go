@@ -298,45 +298,6 @@ func tcpPair(t testing.TB) (a, b *net.TCPConn) {
 	return x.(*net.TCPConn), y.(*net.TCPConn)
 }
 
-// ejectFirst is how long a backend is skipped that was not ejected before.
-const ejectFirst = 500 * time.Millisecond
-
-func TestTCPRefusingBackendIsRetriedElsewhereAndPassedOver(t *testing.T) {
-	for _, s := range []vip.Scheduler{vip.RoundRobin, vip.WeightedRoundRobin, vip.LeastConnection, vip.WeightedLeastConnection, vip.SourceHash, vip.MaglevHash} {
-		t.Run(s.String(), func(t *testing.T) {
-			good, better := tcpBackend(t, "127.0.0.1", named("good")), tcpBackend(t, "127.0.0.1", named("good"))
-			p, key := target(t)
-			f := onVIP(key, s, good, better, closedPort(t, "127.0.0.2"), closedPort(t, "127.0.0.3"))
-			f.SchedulerPort = true // so that hashes vary
-			p.must(f)
-			start := time.Now()
-			for range 30 {
-				must.Equal(t, who(t, key), "good")
-			}
-			if n, most := p.Stats().Failures, 2*(1+uint64(time.Since(start)/ejectFirst)); n == 0 || n > most {
-				t.Errorf("%d attempts at two backends that refuse, want 1 to %d", n, most)
-			}
-		})
-	}
-}
-
-func TestTCPBackendThatDoesNotAnswerIsRetriedElsewhere(t *testing.T) {
-	good := tcpBackend(t, "127.0.0.1", named("good"))
-	silent := fullBacklog(t)
-	p, key := target(t)
-	f := onVIP(key, vip.RoundRobin, good, silent)
-	f.Relay = &vip.ProxySettings{ConnectTimeout: 500 * time.Millisecond}
-	p.must(f)
-	start := time.Now()
-	for range 4 {
-		must.Equal(t, who(t, key), "good")
-	}
-	wait.Until(t, "a connect fails", func() bool { return p.Stats().Failures > 0 }) // its client is served meanwhile
-	if n, most := p.Stats().Failures, 1+uint64(time.Since(start)/ejectFirst); n > most {
-		t.Errorf("%d attempts at the silent backend, want 1 to %d", n, most)
-	}
-}
-
 func TestTCPNoBackendIsResetAtOnce(t *testing.T) {
 	drained := tcpBackend(t, "127.0.0.1", named("drained"))
 	key := freeKey(t, "127.96.0.1", vip.TCP)

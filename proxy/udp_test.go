@@ -183,22 +183,6 @@ func TestUDPIdleSessionsEnd(t *testing.T) {
 	wait.Until(t, "all ended", func() bool { return p.Stats().Sessions == 0 && p.open(key, a) == 0 })
 }
 
-func TestUDPRefusingBackendIsRetriedElsewhere(t *testing.T) {
-	for _, s := range []vip.Scheduler{vip.RoundRobin, vip.WeightedRoundRobin, vip.LeastConnection, vip.WeightedLeastConnection, vip.SourceHash, vip.MaglevHash} {
-		t.Run(s.String(), func(t *testing.T) {
-			good := udpBackend(t, "127.0.0.1", "good")
-			p := newTarget(t, Options{})
-			key := freeKey(t, "127.96.0.1", vip.UDP)
-			f := onVIP(key, s, good, closedUDP(t, "127.0.0.2"), closedUDP(t, "127.0.0.3"))
-			f.SchedulerPort = true
-			p.must(f)
-			for range 20 { // no datagram is lost, the first included
-				must.Equal(t, mustAsk(t, udpClient(t, key), "x"), "good")
-			}
-		})
-	}
-}
-
 // A backend disappears during a session: the client's next datagrams go to another.
 func TestUDPBackendDiesMidSession(t *testing.T) {
 	a := udpBackend(t, "127.0.0.1", "a")

@@ -2,12 +2,11 @@ package resolved
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/ironvip/ironvip/internal/parallel"
+	"github.com/ironvip/ironvip/internal/sockopt"
 )
 
 // links is the kernel's list of interfaces.
@@ -22,14 +21,10 @@ type links interface {
 type kernelLinks struct{}
 
 func (kernelLinks) Find(name string) (int, error) {
-	link, err := netlink.LinkByName(name)
-	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
-		return 0, errNoLink(name)
+	if index := sockopt.DeviceIndex(name); index != 0 {
+		return index, nil
 	}
-	if err != nil {
-		return 0, fmt.Errorf("find interface %s: %w", name, err)
-	}
-	return link.Attrs().Index, nil
+	return 0, errNoLink(name)
 }
 
 func (kernelLinks) Watch(ctx context.Context) (<-chan string, error) {

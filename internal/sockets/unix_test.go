@@ -53,17 +53,6 @@ func TestPermissionsOfASocket(t *testing.T) {
 	expect.Equal(t, must.Get(os.Stat(path))(t).Mode().Perm(), 0o600, "before any chmod")
 }
 
-// A path may be as long as a socket path can be: 107 bytes.
-func TestLongestSocketPath(t *testing.T) {
-	dir := must.Get(os.MkdirTemp("", ""))(t)
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, strings.Repeat("d", 107-len(dir)-len("//s")), "s")
-	l := listenUnix(t, &Set{}, path)
-	expect.Equal(t, l.Addr().String(), path, "listens on %s", l.Addr())
-	c := must.Get(net.Dial("unix", path))(t)
-	c.Close()
-}
-
 // A unix socket is adopted with the clients in its accept queue, also by another name of its path.
 // Its file stays for as long as another process can have the socket.
 func TestNextSetAdoptsUnixSockets(t *testing.T) {

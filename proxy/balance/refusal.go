@@ -21,7 +21,6 @@ const (
 	HeaderLate
 	HeaderTooLong
 	HeaderMalformed
-	HeaderChecksum
 	overCapacity
 	overReserve
 	NoDescriptor
@@ -45,7 +44,6 @@ var reasonTexts = [reasons]struct{ label, meaning string }{
 	HeaderLate:      {"header_late", "no complete PROXY header in time"},
 	HeaderTooLong:   {"header_too_long", "PROXY header too long"},
 	HeaderMalformed: {"header_malformed", "no valid PROXY header"},
-	HeaderChecksum:  {"header_checksum", "PROXY header with a wrong checksum"},
 	overCapacity:    {"capacity", "this host has no descriptor left for clients"},
 	overReserve:     {"reserve", "the service holds most descriptors of this host; the rest is reserved for other services"},
 	NoDescriptor:    {"descriptors", "the process or the kernel had no descriptor left"},

@@ -1,10 +1,11 @@
 package pick
 
 import (
-	"encoding/binary"
 	"math/bits"
 	"net/netip"
 	"sort"
+
+	"github.com/ironvip/ironvip/plane/kernel/slots"
 )
 
 // Hash returns the hash of a client for sh and mh: of its address, and of its port if withPort is
@@ -15,23 +16,7 @@ func Hash(client netip.AddrPort, withPort bool) uint64 {
 	if withPort {
 		port = client.Port()
 	}
-	return hashAddr(netip.AddrPortFrom(client.Addr(), port), 0)
-}
-
-func hashAddr(a netip.AddrPort, seed uint64) uint64 {
-	b := a.Addr().As16()
-	h := mix(seed ^ 0x9e3779b97f4a7c15 ^ binary.BigEndian.Uint64(b[:8]))
-	h = mix(h ^ binary.BigEndian.Uint64(b[8:]))
-	return mix(h ^ (uint64(a.Port())<<1 | 1))
-}
-
-// mix is the finalizer of splitmix64: a bijection in which every input bit
-// changes every output bit with probability close to a half.
-func mix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
+	return slots.HashOf(netip.AddrPortFrom(client.Addr(), port), 0)
 }
 
 // scale maps a hash evenly onto [0, n).

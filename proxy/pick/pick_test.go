@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/plane/kernel/slots"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
@@ -41,22 +42,22 @@ func TestWeightedRoundRobinIsExact(t *testing.T) {
 		weights := rapid.SliceOfN(rapid.Uint32Range(1, 40), 1, 9).Draw(t, "weights")
 		factor := rapid.Uint32Range(1, 1000).Draw(t, "factor")
 		b := backends(weights...)
-		var sum, divisor uint64
+		var sum, divisor int
 		for i := range b {
 			b[i].Weight *= factor
-			sum += uint64(weights[i])
-			divisor = gcd(divisor, uint64(weights[i]))
+			sum += int(weights[i])
+			divisor = slots.GCD(divisor, int(weights[i]))
 		}
 		turn := &atomic.Uint64{}
 		turn.Store(rapid.Uint64Range(0, 1<<40).Draw(t, "turn"))
 		p := must.Get(New(vip.WeightedRoundRobin, b, turn))(t)
 		for range 2 {
-			got := make([]uint64, len(b))
+			got := make([]int, len(b))
 			for range sum / divisor {
 				got[p.Pick(0, 0, nil)]++
 			}
 			for i, n := range got {
-				must.Equal(t, n, uint64(weights[i])/divisor, "weights %v: got %v over a cycle", weights, got)
+				must.Equal(t, n, int(weights[i])/divisor, "weights %v: got %v over a cycle", weights, got)
 			}
 		}
 	})
@@ -357,7 +358,7 @@ func BenchmarkPick(b *testing.B) {
 				b.RunParallel(func(pb *testing.PB) {
 					hash := rand.Uint64()
 					for pb.Next() {
-						hash = mix(hash)
+						hash = hash*0x5851f42d4c957f2d + 1
 						all[p.Pick(hash, 0, nil)].State.Open.Add(-1)
 					}
 				})

@@ -1,6 +1,10 @@
 package pick
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/ironvip/ironvip/plane/kernel/slots"
+)
 
 // roundRobin gives each backend its weight's share of every cycle.
 type roundRobin struct {
@@ -33,16 +37,16 @@ type stride struct {
 // newStride returns a stride over backends. Unless weighted, all have the same weight.
 func newStride(backends []Backend, turn *atomic.Uint64, weighted bool) stride {
 	s := stride{weight: make([]uint64, len(backends)), turn: turn}
-	var divisor uint64
+	divisor := 0
 	for i, b := range backends {
 		s.weight[i] = 1
 		if weighted {
 			s.weight[i] = uint64(b.Weight)
 		}
-		divisor = gcd(divisor, s.weight[i])
+		divisor = slots.GCD(divisor, int(s.weight[i]))
 	}
 	for i := range s.weight {
-		s.weight[i] /= divisor
+		s.weight[i] /= uint64(divisor)
 		s.max = max(s.max, s.weight[i])
 	}
 	return s
@@ -61,11 +65,4 @@ func (s *stride) next() int {
 			return int(i)
 		}
 	}
-}
-
-func gcd(a, b uint64) uint64 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -19,15 +18,12 @@ var (
 	ErrMalformed = errors.New("not a valid PROXY header")
 	// ErrTooLong means that the header is larger than MaxV1 or MaxSize.
 	ErrTooLong = errors.New("the header is too long")
-	// ErrChecksum means that the header's CRC32C is not that of its bytes.
-	ErrChecksum = errors.New("the header's checksum is wrong")
 )
 
 const prefixV1 = "PROXY "
 
 // Parse reads the header at the beginning of b, and returns its size. The error is, or wraps, one of
-// those above. Parse looks at no byte after the header and keeps no reference to b. TLVs are skipped,
-// except for the checksum.
+// those above. Parse looks at no byte after the header and keeps no reference to b. TLVs are skipped.
 //
 // The zero Header is the result of UNKNOWN in version 1; of the command LOCAL and of families other
 // than IPv4 and IPv6 in version 2. Other content of these headers is ignored, as the specification
@@ -120,9 +116,6 @@ func parseV2(b []byte) (Header, int, error) {
 	case addresses == 0:
 		return Header{}, n, nil
 	}
-	if err := checkTLVs(b[:n], fixed+addresses); err != nil {
-		return Header{}, 0, err
-	}
 	return addressesOf(b[fixed : fixed+addresses]), n, nil
 }
 
@@ -136,41 +129,4 @@ func addressesOf(b []byte) Header {
 		netip.AddrPortFrom(src.Unmap(), binary.BigEndian.Uint16(ports)),
 		netip.AddrPortFrom(dst.Unmap(), binary.BigEndian.Uint16(ports[2:])),
 	}
-}
-
-// typeCRC32C is the type of the TLV with the checksum of the whole header, in which the checksum
-// itself counts as zero.
-const typeCRC32C = 0x03
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// checkTLVs checks the form of the TLVs of header, which begin at the byte from, and the checksum.
-func checkTLVs(header []byte, from int) error {
-	for at := from; at < len(header); {
-		value := at + 3
-		if value > len(header) {
-			return fmt.Errorf("%w: a TLV is cut off", ErrMalformed)
-		}
-		next := value + int(binary.BigEndian.Uint16(header[at+1:]))
-		if next > len(header) {
-			return fmt.Errorf("%w: a TLV is cut off", ErrMalformed)
-		}
-		if header[at] == typeCRC32C {
-			if next-value != 4 {
-				return fmt.Errorf("%w: a checksum of %d bytes", ErrMalformed, next-value)
-			}
-			if checksum(header, value) != binary.BigEndian.Uint32(header[value:]) {
-				return ErrChecksum
-			}
-		}
-		at = next
-	}
-	return nil
-}
-
-// checksum returns the CRC32C of header with zeros instead of the four bytes at the index at.
-func checksum(header []byte, at int) uint32 {
-	sum := crc32.Update(0, castagnoli, header[:at])
-	sum = crc32.Update(sum, castagnoli, make([]byte, 4))
-	return crc32.Update(sum, castagnoli, header[at+4:])
 }

@@ -1,7 +1,6 @@
 package proxyproto
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"net/netip"
@@ -23,13 +22,6 @@ func tlv(kind byte, value string) string {
 // v2 returns a header of version 2 with any content after its length.
 func v2(command, family byte, content string) string {
 	return string(binary.BigEndian.AppendUint16(append([]byte(signature), command, family), uint16(len(content)))) + content
-}
-
-// summed sets the four bytes at the end of a header to its checksum.
-func summed(header string) string {
-	b := []byte(header)
-	binary.BigEndian.PutUint32(b[len(b)-4:], checksum(b, len(b)-4))
-	return string(b)
 }
 
 const (
@@ -88,7 +80,7 @@ func TestParse(t *testing.T) {
 		"v2, mapped":                    {string(header("192.0.2.1:1", "[2001:db8::2]:2").Append(nil, V2)), header("192.0.2.1:1", "[2001:db8::2]:2")},
 		"v2, TLVs":                      {v2(0x21, 0x11, ends4+someTLV+tlv(0xea, "\x01vpce")), ipv4},
 		"v2, empty TLV":                 {v2(0x21, 0x21, ends6+tlv(0x04, "")), ipv6},
-		"v2, checksum":                  {summed(v2(0x21, 0x11, ends4+someTLV+tlv(typeCRC32C, "....")[:3]+"....")), ipv4},
+		"v2, a TLV that is cut off":     {v2(0x21, 0x11, ends4+"\x04\x00\x03ab"), ipv4},
 		"v2, LOCAL":                     {v2(0x20, 0x00, ""), Header{}},
 		"v2, LOCAL with addresses":      {v2(0x20, 0x11, ends4), Header{}},
 		"v2, LOCAL with anything":       {v2(0x20, 0x77, "\x03\x00\x04...."), Header{}},
@@ -113,45 +105,39 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseErrors(t *testing.T) {
-	wrong := []byte(summed(v2(0x21, 0x11, ends4+tlv(typeCRC32C, "...."))))
-	wrong[fixed]++
 	for name, test := range map[string]struct {
 		text string
 		want error
 	}{
-		"no header":              {"GET / HTTP/1.1\r\n", ErrMalformed},
-		"TLS":                    {"\x16\x03\x01", ErrMalformed},
-		"lower case":             {"p", ErrMalformed},
-		"no space":               {"PROXYTCP4", ErrMalformed},
-		"v1, protocol":           {"PROXY TCP5 192.0.2.1 198.51.100.2 1 2\r\n", ErrMalformed},
-		"v1, families mixed":     {"PROXY TCP4 192.0.2.1 2001:db8::2 1 2\r\n", ErrMalformed},
-		"v1, family":             {"PROXY TCP6 192.0.2.1 198.51.100.2 1 2\r\n", ErrMalformed},
-		"v1, zone":               {"PROXY TCP6 fe80::1%eth0 fe80::2 1 2\r\n", ErrMalformed},
-		"v1, name":               {"PROXY TCP4 localhost 198.51.100.2 1 2\r\n", ErrMalformed},
-		"v1, leading zero":       {"PROXY TCP4 192.0.2.01 198.51.100.2 1 2\r\n", ErrMalformed},
-		"v1, port too large":     {"PROXY TCP4 192.0.2.1 198.51.100.2 65536 2\r\n", ErrMalformed},
-		"v1, port with zero":     {"PROXY TCP4 192.0.2.1 198.51.100.2 01 2\r\n", ErrMalformed},
-		"v1, port with sign":     {"PROXY TCP4 192.0.2.1 198.51.100.2 +1 2\r\n", ErrMalformed},
-		"v1, no ports":           {"PROXY TCP4 192.0.2.1 198.51.100.2\r\n", ErrMalformed},
-		"v1, two spaces":         {"PROXY TCP4  192.0.2.1 198.51.100.2 1 2\r\n", ErrMalformed},
-		"v1, one word more":      {"PROXY TCP4 192.0.2.1 198.51.100.2 1 2 3\r\n", ErrMalformed},
-		"v1, space at the end":   {"PROXY TCP4 192.0.2.1 198.51.100.2 1 2 \r\n", ErrMalformed},
-		"v1, no CR":              {"PROXY TCP4 192.0.2.1 198.51.100.2 1 2\n", ErrMalformed},
-		"v1, nothing":            {"PROXY \r\n", ErrMalformed},
-		"v1, too long":           {"PROXY UNKNOWN " + strings.Repeat("x", MaxV1), ErrTooLong},
-		"v1, one byte too long":  {"PROXY UNKNOWN " + strings.Repeat("x", MaxV1-15) + "\r\n", ErrTooLong},
-		"v2, version 1":          {signature + "\x11", ErrMalformed},
-		"v2, command":            {signature + "\x22", ErrMalformed},
-		"v2, transport":          {v2(0x21, 0x13, ends4), ErrMalformed},
-		"v2, family":             {v2(0x21, 0x41, ends4), ErrMalformed},
-		"v2, no transport":       {v2(0x21, 0x10, ends4), ErrMalformed},
-		"v2, short":              {v2(0x21, 0x11, ends4[1:]), ErrMalformed},
-		"v2, IPv6 short":         {v2(0x21, 0x21, ends4), ErrMalformed},
-		"v2, TLV's length":       {v2(0x21, 0x11, ends4+"\x04\x00\x03ab"), ErrMalformed},
-		"v2, TLV's head":         {v2(0x21, 0x11, ends4+"\x04\x00"), ErrMalformed},
-		"v2, checksum":           {string(wrong), ErrChecksum},
-		"v2, size of a checksum": {v2(0x21, 0x11, ends4+tlv(typeCRC32C, "...")), ErrMalformed},
-		"v2, too large":          {v2(0x21, 0x11, strings.Repeat("x", MaxSize-fixed+1))[:fixed], ErrTooLong},
+		"no header":             {"GET / HTTP/1.1\r\n", ErrMalformed},
+		"TLS":                   {"\x16\x03\x01", ErrMalformed},
+		"lower case":            {"p", ErrMalformed},
+		"no space":              {"PROXYTCP4", ErrMalformed},
+		"v1, protocol":          {"PROXY TCP5 192.0.2.1 198.51.100.2 1 2\r\n", ErrMalformed},
+		"v1, families mixed":    {"PROXY TCP4 192.0.2.1 2001:db8::2 1 2\r\n", ErrMalformed},
+		"v1, family":            {"PROXY TCP6 192.0.2.1 198.51.100.2 1 2\r\n", ErrMalformed},
+		"v1, zone":              {"PROXY TCP6 fe80::1%eth0 fe80::2 1 2\r\n", ErrMalformed},
+		"v1, name":              {"PROXY TCP4 localhost 198.51.100.2 1 2\r\n", ErrMalformed},
+		"v1, leading zero":      {"PROXY TCP4 192.0.2.01 198.51.100.2 1 2\r\n", ErrMalformed},
+		"v1, port too large":    {"PROXY TCP4 192.0.2.1 198.51.100.2 65536 2\r\n", ErrMalformed},
+		"v1, port with zero":    {"PROXY TCP4 192.0.2.1 198.51.100.2 01 2\r\n", ErrMalformed},
+		"v1, port with sign":    {"PROXY TCP4 192.0.2.1 198.51.100.2 +1 2\r\n", ErrMalformed},
+		"v1, no ports":          {"PROXY TCP4 192.0.2.1 198.51.100.2\r\n", ErrMalformed},
+		"v1, two spaces":        {"PROXY TCP4  192.0.2.1 198.51.100.2 1 2\r\n", ErrMalformed},
+		"v1, one word more":     {"PROXY TCP4 192.0.2.1 198.51.100.2 1 2 3\r\n", ErrMalformed},
+		"v1, space at the end":  {"PROXY TCP4 192.0.2.1 198.51.100.2 1 2 \r\n", ErrMalformed},
+		"v1, no CR":             {"PROXY TCP4 192.0.2.1 198.51.100.2 1 2\n", ErrMalformed},
+		"v1, nothing":           {"PROXY \r\n", ErrMalformed},
+		"v1, too long":          {"PROXY UNKNOWN " + strings.Repeat("x", MaxV1), ErrTooLong},
+		"v1, one byte too long": {"PROXY UNKNOWN " + strings.Repeat("x", MaxV1-15) + "\r\n", ErrTooLong},
+		"v2, version 1":         {signature + "\x11", ErrMalformed},
+		"v2, command":           {signature + "\x22", ErrMalformed},
+		"v2, transport":         {v2(0x21, 0x13, ends4), ErrMalformed},
+		"v2, family":            {v2(0x21, 0x41, ends4), ErrMalformed},
+		"v2, no transport":      {v2(0x21, 0x10, ends4), ErrMalformed},
+		"v2, short":             {v2(0x21, 0x11, ends4[1:]), ErrMalformed},
+		"v2, IPv6 short":        {v2(0x21, 0x21, ends4), ErrMalformed},
+		"v2, too large":         {v2(0x21, 0x11, strings.Repeat("x", MaxSize-fixed+1))[:fixed], ErrTooLong},
 	} {
 		if h, n, err := Parse([]byte(test.text)); !errors.Is(err, test.want) || n != 0 || h != (Header{}) {
 			t.Errorf("%s: %v, %d bytes, %v; want %v", name, h, n, err, test.want)
@@ -162,7 +148,7 @@ func TestParseErrors(t *testing.T) {
 // FuzzParse checks the parser with any bytes.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{"PROXY TCP4 192.0.2.1 198.51.100.2 12345 80\r\nGET", "PROXY UNKNOWN\r\n", "PROXY TCP6 ::1 ::ffff:1.2.3.4 0 65535\r\n",
-		v2(0x21, 0x11, ends4+someTLV), v2(0x21, 0x21, ends6), v2(0x20, 0, ""), summed(v2(0x21, 0x11, ends4+tlv(typeCRC32C, "....")))} {
+		v2(0x21, 0x11, ends4+someTLV), v2(0x21, 0x21, ends6), v2(0x20, 0, "")} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -186,30 +172,10 @@ func FuzzParse(f *testing.F) {
 		if _, _, err := Parse(b[:n-1]); !errors.Is(err, ErrIncomplete) {
 			t.Fatalf("without its last byte: %v", err)
 		}
-		for _, v := range []Version{V1, V2} {
-			if again, _, err := Parse(h.Append(nil, v)); h.Known() && (err != nil || again != h) {
-				t.Fatalf("version %d: %v becomes %v, %v", v, h, again, err)
-			}
-		}
-	})
-}
-
-// FuzzAppend checks that a header is read as it was written.
-func FuzzAppend(f *testing.F) {
-	f.Add([]byte{192, 0, 2, 1}, []byte{198, 51, 100, 2}, uint16(1), uint16(2), "rest")
-	f.Add(bytes.Repeat([]byte{0xfd}, 16), []byte{198, 51, 100, 2}, uint16(0), uint16(65535), "")
-	f.Fuzz(func(t *testing.T, src, dst []byte, from, to uint16, rest string) {
-		a, ok := netip.AddrFromSlice(src)
-		b, valid := netip.AddrFromSlice(dst)
-		if !ok || !valid {
-			return
-		}
-		h := Header{netip.AddrPortFrom(a.Unmap(), from), netip.AddrPortFrom(b.Unmap(), to)}
 		for v, most := range map[Version]int{V1: MaxV1, V2: 52} {
 			text := h.Append(nil, v)
-			expect.AtMost(t, len(text), most, "version %d: bytes", v)
-			if got, n, err := Parse(append(bytes.Clone(text), rest...)); err != nil || n != len(text) || got != h {
-				t.Errorf("version %d: %v becomes %v, %d bytes, %v", v, h, got, n, err)
+			if again, _, err := Parse(text); h.Known() && (err != nil || again != h || len(text) > most) {
+				t.Fatalf("version %d: %v becomes %v, %d bytes, %v", v, h, again, len(text), err)
 			}
 		}
 	})

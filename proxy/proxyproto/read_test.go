@@ -74,22 +74,6 @@ func TestReadTakesTheHeaderOnly(t *testing.T) {
 	}
 }
 
-// A header may arrive byte by byte.
-func TestReadByteByByte(t *testing.T) {
-	for _, v := range []Version{V1, V2} {
-		sender, receiver := pair(t)
-		want := header("192.0.2.1:12345", "198.51.100.2:80")
-		done := start(receiver)
-		for _, c := range want.Append(nil, v) {
-			send(t, sender, string([]byte{c}))
-			wait.Until(t, "the byte is taken", func() bool { return unread(t, receiver) == 0 })
-		}
-		if got := <-done; got.err != nil || got.h != want {
-			t.Errorf("version %d: %v", v, got)
-		}
-	}
-}
-
 func TestReadErrors(t *testing.T) {
 	for name, test := range map[string]struct {
 		text string

@@ -3,18 +3,14 @@
 package netlab_test
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -25,73 +21,6 @@ func namespace(t *testing.T) string {
 	t.Helper()
 	ns := must.Get(os.Readlink("/proc/thread-self/ns/net"))(t)
 	return ns
-}
-
-// addresses returns a node's addresses of both families.
-func addresses(n *netlab.Node) []netip.Addr { return []netip.Addr{n.Addr4, n.Addr6} }
-
-func TestEveryNodeReachesEveryOther(t *testing.T) {
-	l := netlab.New(t)
-	l.AddBackend()
-	nodes := append([]*netlab.Node{l.Client, l.Director}, l.Backends...)
-	for _, server := range nodes {
-		for _, addr := range addresses(server) {
-			for _, network := range []string{"tcp", "udp"} {
-				at := server.Serve(network, netip.AddrPortFrom(addr, 0))
-				for _, client := range nodes {
-					a, err := client.Ask(network, at)
-					must.Succeed(t, err, "%s asks %s at %s %v", client.Name, server.Name, network, at)
-					expect.Equal(t, a.Name, server.Name, "%s asks %s: answer from", client.Name, server.Name)
-					if client != server && client != l.Director && a.Client.Addr() != client.Addr4 && a.Client.Addr() != client.Addr6 {
-						t.Errorf("%s saw %s as %v", server.Name, client.Name, a.Client)
-					}
-				}
-			}
-		}
-	}
-	// Without forwarding by the director, a backend doesn't reach the client.
-	l.Director.Sysctl("ipv4/ip_forward", "0")
-	at := l.Client.Serve("tcp", netip.AddrPortFrom(l.Client.Addr4, 0))
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	if c, err := l.Backends[0].DialContext(ctx, "tcp", at.String()); err == nil {
-		c.Close()
-		t.Error("a backend reaches the client while the director doesn't forward")
-	}
-}
-
-func TestConnectionsStayAndEnd(t *testing.T) {
-	l := netlab.New(t)
-	at := l.Backends[0].Serve("tcp", netip.AddrPortFrom(l.Backends[0].Addr4, 80))
-	c := must.Get(l.Client.Dial("tcp", at))(t)
-	for range 3 {
-		a, err := c.Ask()
-		if err != nil || a.Name != "backend1" || a.Client.String() != c.LocalAddr().String() {
-			t.Fatalf("got %v, %v", a, err)
-		}
-	}
-	if _, err := l.Client.Ask("tcp", netip.AddrPortFrom(l.Backends[0].Addr4, 81)); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("nobody listens: got %v, want refused", err)
-	}
-	if _, err := l.Client.DialContext(t.Context(), "tcp", "localhost:80"); err == nil {
-		t.Error("dialled by name")
-	}
-}
-
-func TestHTTPThroughALab(t *testing.T) {
-	l := netlab.New(t)
-	at := netip.AddrPortFrom(l.Backends[1].Addr6, 8080)
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.RemoteAddr) })}
-	go srv.Serve(l.Backends[1].Listen(at))
-	defer srv.Close()
-	tr := &http.Transport{DialContext: l.Client.DialContext}
-	defer tr.CloseIdleConnections()
-	resp := must.Get((&http.Client{Transport: tr}).Get("http://" + at.String()))(t)
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || !strings.HasPrefix(string(body), "["+l.Client.Addr6.String()+"]:") {
-		t.Errorf("got %q, %v", body, err)
-	}
 }
 
 func TestDoPutsTheThreadBack(t *testing.T) {
@@ -164,27 +93,5 @@ func TestNothingIsLeft(t *testing.T) {
 				t.Errorf("device %s was made outside", i.Name)
 			}
 		}
-	}
-}
-
-// A node serves and dials from a range of addresses. So does a node in this process's own
-// namespace.
-func TestHeldAddressesAndNodesHere(t *testing.T) {
-	l := netlab.New(t)
-	held := netip.MustParsePrefix("10.78.0.0/24")
-	l.Client.Holds(held)
-	l.Director.Via(held, l.Client.Addr4)
-	at := l.Backends[0].Serve("tcp", netip.AddrPortFrom(l.Backends[0].Addr4, 0))
-	c := must.Get(l.Client.DialFrom("tcp", netip.MustParseAddr("10.78.0.9"), at))(t)
-	if a, err := c.Ask(); err != nil || a.Client.Addr().String() != "10.78.0.9" {
-		t.Errorf("a held address is seen as %v, %v", a, err)
-	}
-	home := netlab.Here(t, "home", netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback())
-	at = home.Serve("udp", netip.AddrPortFrom(home.Addr4, 0))
-	if a, err := home.Ask("udp", at); err != nil || a.Name != "home" {
-		t.Errorf("here: %v, %v", a, err)
-	}
-	if a, err := l.Client.Ask("udp", at); err == nil {
-		t.Errorf("a client in another namespace reaches it: %v", a)
 	}
 }

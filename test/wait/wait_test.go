@@ -21,14 +21,6 @@ type fake struct {
 func (f *fake) Error(args ...any)                 { f.failure = fmt.Sprint(args...) }
 func (f *fake) Fatalf(format string, args ...any) { f.failure = fmt.Sprintf(format, args...) }
 
-func TestWaitsForAState(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		start := time.Now()
-		wait.Until(t, "five seconds", func() bool { return time.Since(start) >= 5*time.Second })
-		expect.AtMost(t, time.Since(start), 5100*time.Millisecond, "took")
-	})
-}
-
 func TestFailsWithTheState(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := &fake{TB: t}

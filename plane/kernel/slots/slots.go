@@ -1,10 +1,8 @@
-// Package slots divides the backends of a frontend among the slots from which a dataplane of the kernel chooses: at random by
-// weight, or by a hash. It is pure code.
+// Package slots divides the backends of a frontend among the slots from which a dataplane chooses: at random by weight, or by
+// a hash. It is pure code.
 package slots
 
 import (
-	"encoding/binary"
-	"hash/fnv"
 	"net/netip"
 	"slices"
 
@@ -91,56 +89,18 @@ func ByShare(old []netip.AddrPort, left []Share) []netip.AddrPort {
 	return out
 }
 
-// ByHash returns the slots of a service that chooses by a hash, by the Maglev algorithm: each
-// backend has a permutation of the slots, and they take free slots in turn, by weight. When one
-// goes, its slots are distributed, and few others change. The result depends on f's backends alone,
-// so that all hosts send a client to the same one.
+// ByHash returns the slots of a service that chooses by a hash; see Maglev. The result depends on f's
+// backends alone, so that all hosts send a client to the same one.
 func ByHash(f *vip.Frontend) []netip.AddrPort {
-	type taker struct {
-		addr           netip.AddrPort
-		at, skip       int
-		weight, credit int
-	}
-	var takers []taker
-	highest := 0
-	for _, b := range f.Backends {
-		if b.Weight == 0 {
-			continue
-		}
-		h := fnv.New64a()
-		key, _ := b.Addr.MarshalBinary()
-		_, _ = h.Write(key)
-		sum := binary.BigEndian.AppendUint64(nil, mix(h.Sum64()))
-		takers = append(takers, taker{addr: b.Addr, at: int(binary.BigEndian.Uint32(sum) % Hashed),
-			skip: int(binary.BigEndian.Uint32(sum[4:])%(Hashed-1)) + 1, weight: int(b.Weight)})
-		highest = max(highest, int(b.Weight))
-	}
-	if len(takers) == 0 {
+	usable := slices.DeleteFunc(slices.Clone(f.Backends), func(b vip.Endpoint) bool { return b.Weight == 0 })
+	if len(usable) == 0 {
 		return nil
 	}
 	out := make([]netip.AddrPort, Hashed)
-	for taken := 0; taken < Hashed; {
-		for i := range takers {
-			t := &takers[i]
-			for t.credit += t.weight; t.credit >= highest && taken < Hashed; t.credit -= highest {
-				for out[t.at].IsValid() {
-					t.at = (t.at + t.skip) % Hashed
-				}
-				out[t.at] = t.addr
-				taken++
-			}
-		}
+	for slot, i := range Maglev(Hashed, len(usable), func(i int) (netip.AddrPort, uint64) { return usable[i].Addr, uint64(usable[i].Weight) }) {
+		out[slot] = usable[i].Addr
 	}
 	return out
-}
-
-// mix spreads the bits of similar hashes, as the finalizer of MurmurHash3 does.
-func mix(h uint64) uint64 {
-	h ^= h >> 33
-	h *= 0xff51afd7ed558ccd
-	h ^= h >> 33
-	h *= 0xc4ceb9fe1a85ec53
-	return h ^ h>>33
 }
 
 // Preferred returns the backend with the highest weight, the first of several.
