@@ -28,7 +28,6 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/ironvip/ironvip/api/addresses"
@@ -40,6 +39,7 @@ import (
 	"github.com/ironvip/ironvip/api/status"
 	"github.com/ironvip/ironvip/api/trouble"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/ipam"
@@ -95,14 +95,14 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, certificates *server
 // Run updates the convergence measurements, and after the first full reconcile the index of trouble, and publishes events
 // about the states of services, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
-	var keeping sync.WaitGroup
-	defer keeping.Wait()
-	keeping.Go(func() {
+	keeping, ctx := parallel.NewGroup(ctx)
+	keeping.Run(ctx, func(ctx context.Context) {
 		if wake.Wait(ctx, s.Ready) == nil { // each service changes several times before
 			s.trouble.Run(ctx)
 		}
 	})
-	return s.convergence.run(ctx)
+	keeping.Go(func() error { return s.convergence.run(ctx) })
+	return keeping.Wait()
 }
 
 // beginTimeout is how long a request waits for an agent that hasn't begun. A start that waits for

@@ -63,7 +63,7 @@ func Open(o Options) (*Plane, error) {
 	}
 	if err := p.each(context.Background(), func(sockdiag.Socket, frontend, netip.AddrPort) {}); err != nil { // drains need it
 		p.Close()
-		return nil, fmt.Errorf("this kernel doesn't list sockets, see the modules tcp_diag and udp_diag: %w", err)
+		return nil, err
 	}
 	return p, nil
 }

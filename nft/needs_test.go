@@ -1,10 +1,14 @@
 package nft
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/nftables/expr"
+
+	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/need"
@@ -41,4 +45,25 @@ func TestSysctlsFollowTheFrontends(t *testing.T) {
 	expect.True(t, !p.Same(&long, &f), "a shorter idle_timeout is no change")
 	p.Put(t, planetest.Update{Key: f.Key, Old: &long, New: &f})
 	expect.True(t, !reported(), "the timeout of the past is reported")
+}
+
+// If something required is missing, no agent sets the sysctls, so they are no findings.
+func TestCheckWithoutAModule(t *testing.T) {
+	need.Root(t)
+	node := netlab.New(t).Director
+	all := trials
+	defer func() { trials = all }()
+	check := func() (names []string) {
+		node.Do(func() {
+			for _, f := range Check() {
+				if strings.HasPrefix(f.Name, "sysctl ") {
+					names = append(names, f.Name)
+				}
+			}
+		})
+		return names
+	}
+	expect.True(t, len(check()) > 0, "no sysctl with everything")
+	trials = append(slices.Clone(all), filter.Trial{Module: "nft_absent", Rule: []expr.Any{&expr.Immediate{Register: 1 << 20, Data: []byte{1}}}})
+	expect.Empty(t, check(), "without a module: sysctls")
 }

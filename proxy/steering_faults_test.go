@@ -49,7 +49,7 @@ func TestBPFIsRefused(t *testing.T) {
 		hint    string
 	}{
 		"seccomp":                              {anyCommand, unix.EPERM, "BPF is forbidden (EPERM): by a seccomp filter", "SystemCallFilter="},
-		"seccomp of a container":               {anyCommand, unix.ENOSYS, "the system call bpf is missing (ENOSYS)", ""},
+		"seccomp of a container":               {anyCommand, unix.ENOSYS, "the system call bpf is missing (ENOSYS)", "CONFIG_BPF_SYSCALL"},
 		"a security module":                    {progLoad, unix.EPERM, "BPF is forbidden (EPERM)", ""},
 		"limit of locked memory before 5.11":   {mapCreate, unix.EPERM, "the limit of locked memory", "LimitMEMLOCK=infinity"},
 		"verifier refuses":                     {progLoad, unix.EACCES, "the kernel's verifier rejects the program", "report this"},

@@ -53,7 +53,11 @@ func choose(mode, role, before string, check func(mode string) []host.Finding) (
 		found := check(k.Mode)
 		if missing := host.Err(found); missing != nil {
 			reasons = append(reasons, fmt.Sprintf("%s can't run: %s", k.Mode, firstLine(missing)))
-			out.Lacks = append(out.Lacks, host.Missing(found)...)
+			for _, f := range host.Missing(found) {
+				if !slices.Contains(out.Lacks, f) { // ipvs and nft share some
+					out.Lacks = append(out.Lacks, f)
+				}
+			}
 			continue
 		}
 		out.Mode = k.Mode

@@ -10,6 +10,7 @@ import (
 	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // Mode auto takes the first of ipvs, nft and proxy that can run, but keeps the one that the host ran before. If the
@@ -76,6 +77,15 @@ func TestLacksTheKnownCauseOnly(t *testing.T) {
 	if err != nil || got.Mode != configs.ModeNFT || len(got.Lacks) != 1 || got.Lacks[0] != found[0] {
 		t.Errorf("%+v, %v", got, err)
 	}
+}
+
+// A lack of several dataplanes is told once.
+func TestLacksAreToldOnce(t *testing.T) {
+	both, one := host.MissingModule("nft_ct", "none", true), host.MissingModule("ip_vs", "none", true)
+	found := map[string][]host.Finding{configs.ModeIPVS: {one, both}, configs.ModeNFT: {both}}
+	got, err := choose(configs.ModeAuto, "", "", func(mode string) []host.Finding { return found[mode] })
+	must.Succeed(t, err)
+	expect.SameList(t, got.Lacks, []host.Finding{one, both})
 }
 
 // Findings are those at the time of the request: those of single frontends appear after the start,

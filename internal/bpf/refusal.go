@@ -56,8 +56,8 @@ func Refusal(err error, needs, list string) error {
 	case errors.Is(err, unix.EPERM):
 		out.Reason = "BPF is forbidden (EPERM): by a seccomp filter, a security module or the limit of locked memory"
 		out.Hint = "allow the system call bpf (SystemCallFilter= of the unit), and set LimitMEMLOCK=infinity before Linux 5.11"
-	case isMissing():
-		out.Reason = "the system call bpf is missing (ENOSYS): by a seccomp filter, or in this kernel"
+	case Missing() != nil:
+		return Missing()
 	case errors.Is(err, unix.ENOMEM):
 		out.Reason = "the kernel has no memory for the maps (ENOMEM)"
 	case errors.Is(err, unix.E2BIG):
@@ -69,11 +69,16 @@ func Refusal(err error, needs, list string) error {
 	return out
 }
 
-// isMissing reports whether there is no system call bpf. Errors of the library don't show that: it then
+// MissingHint is what to do without the system call.
+const MissingHint = "run a kernel with CONFIG_BPF_SYSCALL, and allow the system call bpf (SystemCallFilter= of the unit)"
+
+// Missing returns a RefusedError if there is no system call bpf. Errors of the library don't show that: it then
 // names something that older kernels lack.
-func isMissing() bool {
-	_, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(noCommand), 0, 0)
-	return errno == unix.ENOSYS
+func Missing() error {
+	if _, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(noCommand), 0, 0); errno == unix.ENOSYS {
+		return &RefusedError{Reason: "the system call bpf is missing (ENOSYS): by a seccomp filter, or in this kernel", Hint: MissingHint, Err: errno}
+	}
+	return nil
 }
 
 const noCommand = 1<<31 - 1

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 )
 
 // Drop is a chain that drops packets.
@@ -49,6 +50,9 @@ func Find(q Query) ([]Drop, error) {
 		return nil, err
 	}
 	all, err := conn.ListChains()
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) { // this kernel has no nf_tables, so nothing has rules
+		return []Drop{}, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list the chains of nftables: %w", err)
 	}

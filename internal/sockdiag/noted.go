@@ -71,6 +71,9 @@ func Each(ctx context.Context, protocol uint8, noted int, each func(s Socket, va
 			each(socketOf(protocol, data), valueOf(data[sizeOfMessage:]))
 			return nil
 		})
+		if errors.Is(err, unix.ENOENT) {
+			return lacks(protocol)
+		}
 		if err != nil {
 			return err
 		}

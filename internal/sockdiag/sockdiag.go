@@ -47,9 +47,9 @@ func (c *Conn) Close() {
 
 // check asks about a socket that it has opened.
 func (c *Conn) check(protocol uint8) error {
-	kind, module := unix.SOCK_STREAM, "tcp_diag"
+	kind := unix.SOCK_STREAM
 	if protocol == unix.IPPROTO_UDP {
-		kind, module = unix.SOCK_DGRAM, "udp_diag"
+		kind = unix.SOCK_DGRAM
 	}
 	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -71,9 +71,15 @@ func (c *Conn) check(protocol uint8) error {
 	at := name.(*unix.SockaddrInet4)
 	_, found, err := c.Lookup(netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)), protocol)
 	if err == nil && !found {
-		return fmt.Errorf("this kernel doesn't say which socket has a port: load the module %s", module)
+		return lacks(protocol)
 	}
 	return err
+}
+
+// lacks returns the error of a kernel that answers nothing about the sockets of a protocol.
+func lacks(protocol uint8) error {
+	module := map[uint8]string{unix.IPPROTO_TCP: "tcp_diag", unix.IPPROTO_UDP: "udp_diag"}[protocol]
+	return fmt.Errorf("this kernel tells nothing about sockets: modprobe %s", module)
 }
 
 // Lookup returns where the socket is bound that gets the packets for an address and port, and whether there is one. The

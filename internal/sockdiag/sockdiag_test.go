@@ -55,3 +55,11 @@ func TestLookup(t *testing.T) {
 		}
 	}
 }
+
+// A kernel without the module of a protocol has no errno for the reader.
+func TestEachWithoutTheModule(t *testing.T) {
+	const unknown = 250
+	err := Each(t.Context(), unknown, -1, func(Socket, []byte) {})
+	must.True(t, err != nil, "no error")
+	expect.Contains(t, err.Error(), "this kernel tells nothing about sockets: modprobe")
+}

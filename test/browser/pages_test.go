@@ -9,7 +9,9 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"testing"
+	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/test/expect"
@@ -120,6 +122,40 @@ func TestLive(t *testing.T) {
 	b.quiet("404 (Not Found)") // of a service that has ended
 }
 
+// Every page shows a change without a reload. A page that asks for its state asks once, or again if it had just asked.
+// Slow: five pages wait for their next question.
+func TestEveryPageIsLive(t *testing.T) {
+	t.Parallel()
+	a := start(t, loopback)
+	one, two := newBackend(t), newBackend(t)
+	a.put("default/web", 80, one.at, two.at)
+	b := open(t, a.base, "/ui/")
+	for _, c := range []struct {
+		path, where, before string
+		change              func()
+		after               string
+	}{
+		{"/ui/", "#overrides", "none", func() {
+			a.call(http.MethodPut, "/v1/services/default/web/backends/"+one.at+"/state", object{"state": "drain"})
+		}, one.at},
+		{"/ui/addresses", "main", "1 of 256 used", func() { a.call(http.MethodPost, "/v1/vips", object{"address": a.pool + ".77", "for": "shop/cart"}) }, a.pool + ".77"},
+		{"/ui/dataplane", "main", "in sync: 1 service", func() { a.put("default/more", 80, two.at) }, "in sync: 2 services"},
+		{"/ui/fleet", "main", "present", func() { a.call(http.MethodPut, "/v1/nodes/lb1/drain", nil) }, "draining"},
+		{"/ui/services/default/web", "#events", "lease_given", func() {
+			a.call(http.MethodPut, "/v1/services/default/web/backends/"+two.at+"/state?force=true", object{"state": "drain"})
+		}, "backend_state"},
+		{"/ui/events", "main", "backend_state", func() { a.call(http.MethodPost, "/v1/vips", object{"address": a.pool + ".78", "for": "shop/basket"}) }, "shop/basket"},
+	} {
+		b.show(c.path)
+		b.see(c.where, c.before)
+		c.change()
+		began := time.Now()
+		wait.Until(t, c.path+" shows the change", func() bool { return strings.Contains(b.text(c.where), c.after) })
+		t.Logf("%s: after %s", c.path, time.Since(began).Round(time.Millisecond))
+	}
+	b.quiet()
+}
+
 // The button drains a backend in the dataplane. The question names the open connections. The last
 // backend needs a second confirmation, and a button ends the drain.
 func TestDrainByButton(t *testing.T) {
@@ -175,7 +211,7 @@ func TestDrainByButton(t *testing.T) {
 	b.see("h1", "healthy")
 
 	// The last usable backend needs the box.
-	a.call(http.MethodPut, "/v1/services/default/web/backends/"+two.at+"/state", object{"state": "drain"})
+	a.call(http.MethodPut, "/v1/services/default/web/backends/"+two.at+"/state?force=true", object{"state": "drain"})
 	b.until("the page shows both changes", fmt.Sprintf("document.querySelector('button[aria-label=\"Ready %s\"]') && !document.querySelector('button[aria-label=\"Ready %s\"]')", two.at, one.at))
 	b.click(`button[aria-label="Drain ` + one.at + `"]`)
 	b.click("dialog input[name=force]")

@@ -9,6 +9,7 @@ import { me } from './session.js';
 
 const hiddenTime = 1000; // a page may be hidden this long, in ms, before its streams end
 const aliveTime = 5000; // between two messages to the hub, in ms
+const changeTime = 1000; // between two looks for a change, in ms
 const silence = 12_000; // after this long without an answer, in ms, the hub is dead
 
 const script = '/ui/hub.js';
@@ -120,10 +121,11 @@ export class Stream {
   }
 }
 
-// Poll calls f now and again after each pause, in ms, while the page is visible, until signal ends it. A long
-// answer makes the pauses longer. element shows why f has failed, and from when the page's last answer is.
+// Poll calls f now and again after each pause, in ms, while the page is visible, until signal ends it. By default, the page
+// shows a change after a second at most. A long answer makes the pauses longer. element shows why f has failed, and from when
+// the page's last answer is.
 export class Poll {
-  constructor(pause, signal, f) {
+  constructor(signal, f, pause = changeTime) {
     Object.assign(this, { pause, signal, f, element: el('p', { class: 'failed', role: 'status', hidden: true }), answered: 0, wake: () => {} });
     this.run();
   }

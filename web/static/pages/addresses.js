@@ -12,7 +12,6 @@ import { key, kinds, poolMap } from '../poolmap.js';
 import { Poll } from '../stream.js';
 
 const most = 20_000; // leases in the table
-const pause = 2000; // between two looks for a change, in ms
 
 export function addressesPage(page, signal) {
   const pools = el('div');
@@ -28,7 +27,7 @@ export function addressesPage(page, signal) {
 
   let leases = null;
   let revision = -1; // of the leases that are shown
-  const poll = new Poll(pause, signal, async () => {
+  const poll = new Poll(signal, async () => {
     const [p, head] = await Promise.all([all('/v1/pools', 1000, { signal }), get('/v1/vips?limit=1', { signal })]);
     if (head.revision !== revision) {
       leases = await all('/v1/vips', most, { signal });

@@ -9,13 +9,12 @@ import { mayOperate } from '../session.js';
 import { Poll } from '../stream.js';
 
 const patience = 120_000; // for a comparison or a repair, in ms
-const pause = 2000; // between two reads of the state, in ms
 
 export function dataplanePage(page, signal) {
   const state = el('div');
   const diff = el('div', { id: 'diff', 'aria-live': 'polite' });
   const repair = el('button', { class: 'danger', hidden: true, onclick: fix }, 'Repair');
-  const poll = new Poll(pause, signal, async () => {
+  const poll = new Poll(signal, async () => {
     const d = await get('/v1/dataplane', { signal });
     show(state, el('p', { class: 'summary' }, badge(d.level), ' ', d.mode, ': ', d.summary), facts(['Chosen because', d.reason], ['Frontends', count(d.frontends)], ['Backends', count(d.backends)], ['Pending', d.pending], ['Refused', d.failed],
       ['Contested', d.contested], ['Repairs since the start', d.drift_repairs], ['Last full comparison', d.last_resync && age(d.last_resync)]),

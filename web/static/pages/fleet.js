@@ -10,8 +10,8 @@ import { ordered } from '../services.js';
 import { mayOperate } from '../session.js';
 import { Poll } from '../stream.js';
 
-const pause = 2000; // between two reads, in ms
 const most = 20_000; // VIPs in the table
+const nodeTime = 2000; // between two reads of the hosts' rows, in ms: an agent asks the fleet's store for them
 
 // staleNote returns an element that says why what follows may be outdated, and is hidden while it is not.
 function staleNote() {
@@ -45,20 +45,20 @@ export function fleetPage(page, signal) {
 
   let hosts = [];
   let silent = new Map(); // name of a host without heartbeats to this one → the session with it
-  const nodePoll = new Poll(pause, signal, async () => {
+  const nodePoll = new Poll(signal, async () => {
     ({ items: hosts } = await all('/v1/nodes', 2000, { signal }));
     const heads = ['Host', 'State', 'Dataplane', 'Services', 'Problems', 'Lag', 'VIPs', 'Version', 'Last report'];
     show(nodes, table('Hosts', mayOperate() ? [...heads, 'Change'] : heads, hosts.map((n) => ({ key: n.name, cells: hostCells(n) }))));
-  });
+  }, nodeTime);
   let revision = -1; // of the announcements that are shown
-  const ownerPoll = new Poll(pause, signal, async () => {
+  const ownerPoll = new Poll(signal, async () => {
     const head = await get('/v1/announcements?limit=1', { signal });
     stale.set(head.stale);
     if (head.revision === revision && owners.rows?.length) return;
     owners.set((await all('/v1/announcements', most, { signal })).items);
     revision = head.revision;
   });
-  const peerPoll = new Poll(pause, signal, async () => {
+  const peerPoll = new Poll(signal, async () => {
     const { items, stale: why } = await all('/v1/announce/peers', 2000, { signal });
     stalePeers.set(why);
     silent = new Map(items.filter((x) => x.kind === 'host' && !x.up).map((x) => [x.name, x]));

@@ -11,8 +11,6 @@ import { loading, onServices, services, states, tally, wrongStates } from '../se
 import { Poll, Stream } from '../stream.js';
 
 const shown = 20; // services that are wrong
-const checkTime = 2000; // between two looks at the node's status, in ms
-const overrideTime = 5000;
 const detailTime = 10_000; // after which a service that is wrong is read again: its reasons may be others
 
 export function overviewPage(page, signal) {
@@ -47,7 +45,7 @@ export function overviewPage(page, signal) {
     draw();
   });
 
-  const status = new Poll(checkTime, signal, async () => {
+  const status = new Poll(signal, async () => {
     const s = await get('/v1/status', { signal });
     checks = s.checks;
     show(node, facts(['Node', s.node], ['Version', s.version], ['Started', age(s.started)]),
@@ -55,7 +53,7 @@ export function overviewPage(page, signal) {
     if (troubled().slice(0, shown).some(isOld)) read(); // also after a read that failed
     draw();
   });
-  const overridden = new Poll(overrideTime, signal, async () => {
+  const overridden = new Poll(signal, async () => {
     const { items, more } = await all('/v1/overrides', 1000, { signal });
     show(overrides, table('Overrides', ['Service', 'Backend', 'State', 'By', 'For', 'Until'], items.map((o) => ({ key: o.service + ' ' + o.backend, cells: [serviceLink(o.service), el('code', {}, o.backend), [badge(o.state), o.missing ? ' the service does not have it' : ''],
       o.author ?? '', o.since ? age(o.since) : '', o.expires ?? 'somebody ends it'] })), 'none'), more ? 'and more' : null);

@@ -72,12 +72,12 @@ export function servicePage(page, signal, [namespace, short]) {
 
   // The stream tells changes, but not what only the time changes: a heartbeat, a reason that has ended. An answer can be
   // older than what the stream has told since.
-  new Poll(againTime, signal, async () => {
+  new Poll(signal, async () => {
     const s = service && await get(path, { signal });
     if (s && service && s.revision >= service.revision) draw(s);
-  });
+  }, againTime);
   let before = null;
-  const stats = new Poll(statsTime, signal, async () => {
+  const stats = new Poll(signal, async () => {
     if (!service) return;
     const s = await get(path + '/stats', { signal });
     const now = { at: performance.now() / 1000, ...s.traffic };
@@ -89,10 +89,10 @@ export function servicePage(page, signal, [namespace, short]) {
     for (const [at, t] of traffic) t.rate = before && last.has(at) ? rate(t.connections, last.get(at).connections) : 0;
     before = now;
     drawBackends();
-  });
+  }, statsTime);
   let since = 0;
   const events = [];
-  const log = new Poll(statsTime, signal, async () => {
+  const log = new Poll(signal, async () => {
     const list = await get('/v1/events' + query({ since: since || undefined }), { signal });
     since = list.last;
     events.unshift(...list.items.filter((e) => e.service === name).reverse());

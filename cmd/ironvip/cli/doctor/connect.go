@@ -34,6 +34,9 @@ func connecting(h Host, w Want, agent *process) (out []Finding) {
 		const other = "/sys/fs/cgroup/unified"
 		lack(h.Cgroup().Error(), "mkdir -p "+other+" && mount -t cgroup2 none "+other)
 	}
+	if h.BPF != nil && h.BPF() != nil {
+		lack(h.BPF().Error(), bpf.MissingHint)
+	}
 	if agent != nil {
 		needs := []string{"CAP_BPF", "CAP_NET_ADMIN"}
 		if f := capabilitiesOf(h, agent.pid, check, "agent", "has", level, needs...); f.Level == OK {

@@ -56,8 +56,9 @@ type Host struct {
 	Firewall func(firewall.Query) ([]firewall.Drop, error)
 	// Has tries a feature of the kernel. Not known: the kernel's version decides. It may be nil.
 	Has func(linux.Feature) (has, known bool)
-	// Cgroup says why there are no cgroups of version 2. It may be nil.
+	// Cgroup says why there are no cgroups of version 2, and BPF why there is no system call bpf. They may be nil.
 	Cgroup func() error
+	BPF    func() error
 	Route  func(netip.Addr) (device string, mtu int, err error)
 	// Query looks up the TXT record of a name at a server, by "udp" or "tcp". It may be nil.
 	Query func(transport string, server netip.AddrPort, name string) error

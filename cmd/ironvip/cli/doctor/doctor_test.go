@@ -459,3 +459,14 @@ func TestKernelFeatures(t *testing.T) {
 		}
 	}
 }
+
+// A kernel without the system call bpf is named before the agent refuses it.
+func TestConnectWithoutBPF(t *testing.T) {
+	h := machine(nil)
+	h.BPF = func() error { return errors.New("no bpf") }
+	found := connecting(h, balancing(configs.ConnectOn), nil)
+	must.Equal(t, len(found), 1)
+	expect.Equal(t, found[0].Level, Fail)
+	expect.Contains(t, found[0].Text, "can't work: no bpf")
+	expect.Contains(t, found[0].Fix, "CONFIG_BPF_SYSCALL")
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/announce/l2/gate"
 	"github.com/ironvip/ironvip/connect"
 	"github.com/ironvip/ironvip/dns/resolved"
+	"github.com/ironvip/ironvip/internal/bpf"
 	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
@@ -34,6 +35,7 @@ func ThisHost(realServer bool) Host {
 		Firewall: firewall.Find,
 		Has:      has,
 		Cgroup:   func() error { _, err := connect.Cgroup(); return err },
+		BPF:      bpf.Missing,
 		Route:    route,
 		Query:    query,
 		Resolved: func(s resolved.Settings) resolved.State {
