@@ -50,7 +50,7 @@ func (s *Server) isReady() bool { return table.IsClosed(s.Ready) }
 
 func (s *Server) readyz(context.Context, *struct{}) (v1.Health, error) {
 	if !s.isReady() {
-		return v1.Health{}, server.Refuse(http.StatusServiceUnavailable, v1.CodeNotReady, s.waitsFor(), "GET "+v1.PathStatus+" shows details").RetryAfter(1)
+		return v1.Health{}, server.Refuse(http.StatusServiceUnavailable, v1.CodeNotReady, s.waitsFor(), "ironvip status shows details").RetryAfter(1)
 	}
 	return v1.Health{Status: "ok"}, nil
 }
@@ -66,7 +66,7 @@ func (s *Server) status() v1.NodeStatus {
 	out := v1.NodeStatus{Node: s.Node, Version: s.Version, Started: s.Started.UTC(), Uptime: int64(time.Since(s.Started) / time.Second),
 		Level: v1.LevelOK, Ready: s.isReady(), Services: s.Tables.Services.Len(), Revision: s.Tables.Revisions.Revision(), Checks: []v1.Check{}}
 	next := map[string]string{"config": "ironvip config validate", "sources": "ironvip source list", "pools": "ironvip pool list",
-		"services": "ironvip service list", "dataplane": "ironvip dataplane show", "health ports": "ironvip events", "overrides": "ironvip debug table overrides",
+		"services": "ironvip service list", "dataplane": "ironvip dataplane show", "health ports": "ironvip events", "overrides": "ironvip override list",
 		"store": "ironvip events", "state": "ironvip doctor", "capacity": "ironvip service list", "limits": "ironvip service list",
 		"health hold": "ironvip backend list", "panic mode": "ironvip service list", "probes": "ironvip events", "probe results": "ironvip backend list --nodes", "scope": "ironvip service list", "probe paths": "ironvip debug table applied_paths", "announce": "ironvip announce peers", "nodes": "ironvip node list", "dns": "ironvip doctor"}
 	add := func(c v1.Check) {

@@ -130,7 +130,7 @@ func (s *Server) waitBegun(ctx context.Context) error {
 	case <-late.C:
 	}
 	return request.StoreAway("agent not ready: it has not loaded the stored services and addresses yet: "+s.Awaits(),
-		"try again later; GET "+v1.PathStatus+" shows the cause and the fix")
+		"try again later; ironvip status shows the cause and the fix")
 }
 
 // waitsFor returns what keeps the node from being ready.

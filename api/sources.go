@@ -87,11 +87,11 @@ type resyncInput struct {
 
 func (s *Server) resyncSource(ctx context.Context, in *resyncInput) (v1.Source, error) {
 	if _, ok := s.source(in.Source); !ok {
-		return v1.Source{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "source \""+in.Source+"\" does not exist", "list sources: GET "+v1.PathSources)
+		return v1.Source{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "source \""+in.Source+"\" does not exist", "list sources: ironvip source list")
 	}
 	switch err := s.Resync(ctx, in.Source); {
 	case errors.Is(err, fleet.ErrUnavailable):
-		return v1.Source{}, request.StoreAway(err.Error(), "the last known services stay in effect; GET "+v1.PathStatus+" shows the cause and the fix")
+		return v1.Source{}, request.StoreAway(err.Error(), "the last known services stay in effect; ironvip status shows the cause and the fix")
 	case err != nil:
 		return v1.Source{}, server.Refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, err.Error(), "try again")
 	}

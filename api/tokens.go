@@ -105,7 +105,7 @@ func tokenRefused(name string, err error) error {
 	case errors.Is(err, tokens.ErrExists):
 		return server.Refuse(http.StatusConflict, v1.CodeConflict, "token \""+name+"\" exists", "revoke it first, or use another name")
 	case errors.Is(err, tokens.ErrNoToken):
-		return server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no token \""+name+"\"", "list tokens: GET "+v1.PathTokens)
+		return server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no token \""+name+"\"", "list tokens: ironvip token list")
 	}
 	return request.WriteFailed(err)
 }

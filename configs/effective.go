@@ -12,9 +12,9 @@ import (
 
 // Value is a key of the configuration in effect.
 type Value struct {
-	Key   string // "node.name", "pool[0].cidrs"
-	Value string // in TOML
-	Place string // the file and line that set it; "" is a default
+	Key    string `json:"key"`    // "node.name", "pool[0].cidrs"
+	Value  string `json:"value"`  // in TOML
+	Origin string `json:"origin"` // the file and line that set it, or "default"
 }
 
 // Values returns every key in effect. Tokens, keys and passwords are in files, and only the paths are
@@ -42,9 +42,9 @@ func (c *Config) values(table reflect.Value, path string, out *[]Value) {
 		case isTable(v.Type()):
 			c.values(v, key, out)
 		default:
-			value := Value{Key: key, Value: inTOML(v)}
+			value := Value{Key: key, Value: inTOML(v), Origin: "default"}
 			if c.doc != nil && c.doc.Has(key) {
-				value.Place = c.Place(key)
+				value.Origin = c.Place(key)
 			}
 			*out = append(*out, value)
 		}

@@ -55,7 +55,7 @@ user = "root"
 		"pool[0].cidrs": `["192.0.2.0/24"] :11`, "pool[0].auto_assign": "true ", "source[0].tag": `"ironvip" `, "source[0].type": `"consul" :13`,
 		"source[1].path": `"` + filepath.Join(filepath.Dir(path), "services.d") + `" :16`, "api.role[0].user": `"root" :19`, "health.probers": `"auto" `, "dns.listen": "[] ",
 	} {
-		if v := got[key]; v.Value+" "+strings.TrimPrefix(v.Place, path) != want {
+		if v := got[key]; v.Value+" "+strings.TrimPrefix(strings.TrimPrefix(v.Origin, path), "default") != want {
 			t.Errorf("%s: %+v, want %s", key, v, want)
 		}
 	}

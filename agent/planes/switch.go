@@ -210,7 +210,7 @@ func (p *Planes) planSwitch(ctx context.Context, mode string) (v1.SwitchPlan, er
 		return true
 	})
 	if err != nil {
-		return plan, server.Refuse(http.StatusServiceUnavailable, v1.CodeDataplane, "list the connections of the dataplane: "+err.Error(), "GET "+v1.PathDataplane+" shows its state")
+		return plan, server.Refuse(http.StatusServiceUnavailable, v1.CodeDataplane, "list the connections of the dataplane: "+err.Error(), "ironvip dataplane show shows its state")
 	}
 	for k, n := range counts {
 		plan.Connections = append(plan.Connections, v1.SwitchConnections{Protocol: k.protocol.String(), State: k.state, Connections: n, Then: fate(from, mode, k.protocol)})

@@ -100,14 +100,6 @@ func (p *Probing) LastFailure(s *vip.Service, b *vip.Backend) (vip.Instant, stri
 	return p.stage.LastFailure(s, b, p.engine.LastFailure)
 }
 
-// Results are the tables with the results of this host's probes: one or none.
-func (p *Probing) Results() []table.Reader[probe.Target, probe.Result] {
-	if p == nil {
-		return nil
-	}
-	return []table.Reader[probe.Target, probe.Result]{p.results}
-}
-
 // View returns what this host publishes to the fleet about its probes; nil without a fleet.
 func (p *Probing) View() *membership.Checks {
 	if p == nil || p.share == nil {

@@ -91,7 +91,7 @@ func (h *handlers) getVIP(_ context.Context, in *request.AddressPath) (v1.VIP, e
 	}
 	row, ok := h.vip(ipam.Resource{Addr: addr})
 	if !ok {
-		return v1.VIP{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no lease for "+addr.String(), "list all leases: GET "+v1.PathVIPs)
+		return v1.VIP{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no lease for "+addr.String(), "list all leases: ironvip vip list")
 	}
 	return row, nil
 }

@@ -53,7 +53,7 @@ func (h *handlers) releaseVIP(ctx context.Context, in *request.AddressPath) (v1.
 	}
 	l, err := h.Reservations.Unreserve(ctx, addr)
 	if errors.Is(err, ipam.ErrNotReserved) {
-		return v1.VIP{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, addr.String()+" is not reserved", "list all leases: GET "+v1.PathVIPs)
+		return v1.VIP{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, addr.String()+" is not reserved", "list all leases: ironvip vip list")
 	}
 	if err != nil {
 		return v1.VIP{}, reservationRefused(err)
@@ -126,13 +126,13 @@ func reservationRefused(err error) error {
 		return invalidReservation(p)
 	}
 	if _, conflict := errors.AsType[*ipam.ConflictError](err); conflict {
-		return server.Refuse(http.StatusConflict, v1.CodeConflict, err.Error(), "other hosts change it at the same time: read it with GET "+v1.PathVIPs+", and try again")
+		return server.Refuse(http.StatusConflict, v1.CodeConflict, err.Error(), "other hosts change it at the same time: read it with ironvip vip list, and try again")
 	}
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return server.Refuse(http.StatusInsufficientStorage, v1.CodeStoreFull, err.Error(), "free disk space in state_dir and try again")
 	case errors.Is(err, ipam.ErrUnavailable):
-		return request.StoreAway(err.Error(), "the result is unknown until the store is reachable: read it with GET "+v1.PathVIPs+" then. Traffic is not affected")
+		return request.StoreAway(err.Error(), "the result is unknown until the store is reachable: read it with ironvip vip list then. Traffic is not affected")
 	}
 	return request.WriteFailed(err)
 }

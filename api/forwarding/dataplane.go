@@ -188,7 +188,7 @@ func unreadable(what string, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		detail = what + " the dataplane: timed out"
 	}
-	return server.Refuse(http.StatusServiceUnavailable, v1.CodeDataplane, detail, "GET "+v1.PathDataplane+" shows its state")
+	return server.Refuse(http.StatusServiceUnavailable, v1.CodeDataplane, detail, "ironvip dataplane show shows its state")
 }
 
 func diffEntry(d Difference) v1.DiffEntry {

@@ -92,7 +92,7 @@ func (h *handlers) known(addr netip.Addr) (v1.Announcement, error) {
 	out, ok := h.announcement(addr, h.places())
 	if !ok {
 		return v1.Announcement{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, addr.String()+" is not announced: it is not a VIP of a service in a pool with announce",
-			"list announcements: GET "+v1.PathAnnouncements)
+			"list announcements: ironvip announce list")
 	}
 	return out, nil
 }

@@ -43,11 +43,7 @@ func (h *handlers) compareChecks(ctx context.Context, in *compareChecksInput) (o
 	slices.SortFunc(services, func(a, b *vip.Service) int { return a.Key.Compare(b.Key) })
 	rows, err := h.CompareChecks(ctx, services)
 	if err != nil {
-		here := v1.PathServices + "/NAMESPACE/NAME"
-		if len(services) == 1 {
-			here = v1.ServicePath(services[0].Key.Namespace, services[0].Key.Name)
-		}
-		return out, nodesAway(err, here+"/backends")
+		return out, nodesAway(err, "ironvip backend list")
 	}
 	// The rows of a service have no order, so the page needs all rows of its last service.
 	var read []v1.CheckComparison

@@ -87,17 +87,17 @@ func AddRoutes(s *server.Server, t *status.Tables, d Deps) {
 
 func (h *handlers) listNodes(ctx context.Context, in *request.Paging) (out v1.NodeList, err error) {
 	if out, err = h.List(ctx); err != nil {
-		return out, nodesAway(err, v1.PathStatus)
+		return out, nodesAway(err, "ironvip status")
 	}
 	out.Items, out.Next, err = request.List(*in, request.ByName.Of("nodes"), out.Items, func(n *v1.Node) string { return n.Name })
 	return out, err
 }
 
-// nodesAway returns the error of a request that reads the nodes of the fleet. Instead is the request
+// nodesAway returns the error of a request that reads the nodes of the fleet. Instead is the command
 // that shows this node alone.
 func nodesAway(err error, instead string) error {
 	if errors.Is(err, fleet.ErrUnavailable) {
-		return request.StoreAway(err.Error(), "see GET "+instead+" for this node alone; traffic is not affected")
+		return request.StoreAway(err.Error(), "see "+instead+" for this node alone; traffic is not affected")
 	}
 	return err
 }
@@ -107,7 +107,7 @@ func (h *handlers) forgetNode(ctx context.Context, in *nodeInput) (v1.NodeForgot
 	err := h.Forget(ctx, in.Name)
 	switch {
 	case errors.Is(err, roster.ErrUnknown):
-		return v1.NodeForgotten{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no node \""+in.Name+"\"", "list nodes: GET "+v1.PathNodes)
+		return v1.NodeForgotten{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no node \""+in.Name+"\"", "list nodes: ironvip node list")
 	case errors.Is(err, roster.ErrPresent):
 		return v1.NodeForgotten{}, server.Refuse(http.StatusConflict, v1.CodeConflict, err.Error(), "only a lost node can be forgotten: stop its agent, and wait until it is lost")
 	case err != nil:
@@ -179,5 +179,5 @@ func (h *handlers) checkNode(ctx context.Context, node string) error {
 	if slices.ContainsFunc(list.Items, func(n v1.Node) bool { return fleet && n.Name == node }) {
 		return nil
 	}
-	return server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no node \""+node+"\"", "list nodes: GET "+v1.PathNodes+"; without a fleet, ask the host's own agent")
+	return server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no node \""+node+"\"", "list nodes: ironvip node list; without a fleet, ask the host's own agent")
 }

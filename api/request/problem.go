@@ -16,7 +16,7 @@ import (
 
 func NoService(key vip.ServiceKey) *server.Problem {
 	return server.Refuse(http.StatusNotFound, v1.CodeNotFound, "service \""+key.String()+"\" does not exist",
-		"create it first: PUT "+v1.ServicePath(key.Namespace, key.Name)+"; list services: GET "+v1.PathServices)
+		"create it first: ironvip service apply; list services: ironvip service list")
 }
 
 func NoBackend(key vip.BackendKey) *server.Problem {
@@ -42,7 +42,7 @@ func WriteFailed(err error) error {
 		if store, ok := errors.AsType[*registry.StoreError](err); !ok || store.Unknown {
 			what = "the result is unknown until the store is reachable, and repeating the request is safe"
 		}
-		return StoreAway(err.Error(), "traffic is not affected; "+what+". GET "+v1.PathStatus+" shows the cause and the fix")
+		return StoreAway(err.Error(), "traffic is not affected; "+what+". ironvip status shows the cause and the fix")
 	case errors.Is(err, registry.ErrStore):
 		status, code, hint := http.StatusServiceUnavailable, v1.CodeStoreUnavailable, "check the agent's log and try again"
 		if p, ok := errors.AsType[vip.Problem](err); ok && p.Hint != "" {
@@ -60,14 +60,13 @@ func WriteFailed(err error) error {
 
 // ConflictHint returns the hint for a conflicting write of another host.
 func ConflictHint(c *registry.ConflictError) string {
-	path := v1.ServicePath(c.Service.Namespace, c.Service.Name)
 	switch {
 	case c.Unreadable:
-		return "GET " + v1.PathSources + " names the key in the fleet's store; remove it there if ironvip did not write it"
+		return "ironvip source list names the key in the fleet's store; remove it there if ironvip did not write it"
 	case c.Removed:
 		return "write it again if needed"
 	}
-	return "read the current version: GET " + path + "; write again to replace it (with If-Match), or use another name"
+	return "read the current version with ironvip service get " + c.Service.String() + "; write again to replace it (with If-Match), or use another name"
 }
 
 // Plan returns a plan with more problems. Its lists are not null.

@@ -98,33 +98,6 @@ func TestConnectionsOfOneClient(t *testing.T) {
 	busy.Wait()
 }
 
-// A client that opens 10,000 connections and sends nothing has no effect on another one: its open
-// connection stays, and new ones are answered.
-func TestTenThousandIdleConnections(t *testing.T) {
-	const most = 64
-	s, addr := serveClients(t, Options{Connections: most, ClientConnections: most / 2}, nil)
-	open := callFrom(t, "127.0.0.2", addr)
-	for i := range 10_000 {
-		c := must.Get(net.Dial("tcp", addr.String()))(t)
-		defer c.Close()
-		if i%1000 != 0 {
-			continue
-		}
-		open.send("/")
-		if r := open.answer(t); r.StatusCode != http.StatusOK {
-			t.Errorf("an open connection, after %d: %s", i, r.Status)
-		}
-		c2 := callFrom(t, "127.0.0.2", addr)
-		c2.send("/")
-		if r := c2.answer(t); r.StatusCode != http.StatusOK {
-			t.Errorf("a new connection, after %d: %s", i, r.Status)
-		}
-	}
-	if s.RefusedConnections.Count() != 0 || s.RefusedOfClients.Count() < 9000 {
-		t.Errorf("%d and %d refused", s.RefusedConnections.Count(), s.RefusedOfClients.Count())
-	}
-}
-
 // A client that sends too many requests is told to come back. Others are answered.
 func TestRequestsOfOneClient(t *testing.T) {
 	s, addr := serveClients(t, Options{ClientRate: func() int { return 1 }}, nil)

@@ -121,7 +121,7 @@ func (h *Handlers) deleteOverride(ctx context.Context, in *deleteOverrideInput) 
 	}
 	if !set {
 		return nil, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "backend "+key.ID()+" of service \""+key.Service.String()+"\" has no override",
-			"list overrides: GET "+v1.PathOverrides)
+			"list overrides: ironvip override list")
 	}
 	done, applied, err := h.setOverride(ctx, overrides.Request{Backend: key, State: vip.Ready, Author: server.Caller(ctx)}, in.PreferWait)
 	if err != nil {

@@ -55,7 +55,7 @@ func writeFailed(key vip.BackendKey, err error) error {
 func ownedHint(o *rest.OwnedError) string {
 	hint := "change it in source \"" + o.Source + "\""
 	if o.Source == "" {
-		hint = "see GET " + v1.PathSources
+		hint = "see ironvip source list"
 	}
 	if o.Origin != "" {
 		hint += " (" + o.Origin + ")"

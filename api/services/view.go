@@ -3,7 +3,6 @@ package services
 import (
 	"cmp"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/api/request"
@@ -42,7 +41,7 @@ func (h *Handlers) Service(key vip.ServiceKey) (v1.Service, bool) {
 			State: string(report.State), Revision: in.Rev, SpecRev: in.ServiceRev, Applied: report.Applied,
 			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: h.backends(&in, &report.Uses), Usable: report.Ready,
 			Panic: report.Panics, Held: report.Held, Full: h.Proxy().Services[key].Full,
-			Conditions: conditions(&in, &report), Problems: server.Problems(report.Problems),
+			Problems: server.Problems(report.Problems),
 		},
 	}
 	if len(report.Lines) > 0 {
@@ -188,46 +187,4 @@ func addHeartbeat(row *v1.BackendStatus, h rest.HeartbeatStatus) {
 		row.ExpiresAt = request.When(h.Due)
 	}
 	row.RemovedAt = request.When(h.Removed)
-}
-
-// conditions returns the stages of the pipeline and the service's progress through them.
-func conditions(in *status.Input, report *status.Report) []v1.Condition {
-	accepted := v1.Condition{Type: v1.ConditionAccepted, Status: v1.True, Revision: in.ServiceRev}
-
-	allocated := v1.Condition{Type: v1.ConditionAllocated, Status: v1.Unknown, Reason: "pending"}
-	if a := in.Allocation; a != nil && a.ServiceRev >= in.ServiceRev {
-		allocated = verdict(v1.ConditionAllocated, a.ServiceRev, a.Problems)
-	}
-	compiled := v1.Condition{Type: v1.ConditionCompiled, Status: v1.Unknown, Reason: "pending"}
-	if c := in.Compiled; c != nil && c.ServiceRev >= in.ServiceRev {
-		own := slices.DeleteFunc(slices.Clone(c.Problems), func(p vip.Problem) bool {
-			return in.Allocation != nil && slices.ContainsFunc(in.Allocation.Problems, func(q vip.Problem) bool {
-				return p.Code == q.Code && p.Field == q.Field && p.Message == q.Message
-			})
-		})
-		compiled = verdict(v1.ConditionCompiled, c.FrontendsRev(), own)
-	}
-	applied := v1.Condition{Type: v1.ConditionApplied, Status: v1.Unknown, Reason: "pending"}
-	if report.Applied {
-		var refused []vip.Problem
-		for i := range in.Frontends {
-			if p := in.Frontends[i].Applied.Problem; p != nil {
-				refused = append(refused, *p)
-			}
-		}
-		applied = verdict(v1.ConditionApplied, in.Compiled.FrontendsRev(), refused)
-		if len(in.Frontends) == 0 && !in.Compiled.NotHere {
-			applied = v1.Condition{Type: v1.ConditionApplied, Status: v1.False, Reason: "nothing_to_apply",
-				Message: "the service has no frontend"}
-		}
-	}
-	return []v1.Condition{accepted, allocated, compiled, applied}
-}
-
-func verdict(kind string, rev uint64, problems []vip.Problem) v1.Condition {
-	c := v1.Condition{Type: kind, Status: v1.True, Revision: rev}
-	if len(problems) > 0 {
-		c.Status, c.Reason, c.Message = v1.False, problems[0].Code, problems[0].Message
-	}
-	return c
 }

@@ -136,11 +136,11 @@ func (h *Handlers) apply(ctx context.Context, p PreferWait, what string, wait fu
 		return "", goneMeanwhile(what, gone.Heir)
 	case ctx.Err() != nil:
 		return "", server.Refuse(http.StatusGatewayTimeout, v1.CodeApplyTimeout, what+" stored, but not applied before the end of this agent",
-			"the next agent on this host goes on; GET "+v1.PathDataplane+" shows the state of the dataplane")
+			"the next agent on this host goes on; ironvip dataplane show shows the state of the dataplane")
 	case err != nil:
 		return "", server.Refuse(http.StatusGatewayTimeout, v1.CodeApplyTimeout,
 			fmt.Sprintf("%s stored, but not applied within %s", what, d),
-			"the agent keeps trying; GET "+v1.PathDataplane+" shows the state of the dataplane")
+			"the agent keeps trying; ironvip dataplane show shows the state of the dataplane")
 	case len(problems) > 0 && !slices.ContainsFunc(problems, func(p vip.Problem) bool { return p.Code != v1.CodeDeletedMeanwhile }):
 		return "", server.Refuse(http.StatusConflict, v1.CodeDeletedMeanwhile, what+" stored, but another client deleted a part of it", "see errors", problems...)
 	case len(problems) > 0:

@@ -10,17 +10,11 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
-	"github.com/ironvip/ironvip/dns/zone"
-	"github.com/ironvip/ironvip/fleet/roster"
-	"github.com/ironvip/ironvip/health/probe"
-	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
-	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -82,24 +76,10 @@ var (
 	ConflictCells = Cells[pipeline.Conflict]{"service source problem", func(c *pipeline.Conflict, row func(...string)) {
 		row(c.Service.String(), c.Source, c.Problem.Code)
 	}}
-	OverrideCells = Cells[vip.BackendState]{"service backend state author node expires local", func(s *vip.BackendState, row func(...string)) {
-		row(s.Backend.Service.String(), s.Backend.ID(), s.State.String(), s.Author, s.Node, s.Until.String(), strconv.FormatBool(s.Local))
-	}}
 	HealthCells = Cells[vip.BackendHealth]{"service backend ports check health since reason", func(h *vip.BackendHealth, row func(...string)) {
 		for _, c := range h.Checks {
 			row(h.Backend.Service.String(), h.Backend.ID(), string(c.Ports), c.Type.String(), c.Health.String(), c.Since.Time().UTC().Format(time.RFC3339), c.Reason)
 		}
-	}}
-	ProbeResultCells = Cells[probe.Result]{"target check path health reason", func(r *probe.Result, row func(...string)) {
-		path := ""
-		if p := r.Target.Path(); !p.IsZero() {
-			path = p.String()
-		}
-		row(r.Target.Addr.String(), r.Target.Check().Type.String(), path, r.Health.String(), r.Reason)
-	}}
-	VerdictCells = Cells[share.Row]{"target health by against without reason", func(v *share.Row, row func(...string)) {
-		against := strings.Join(slices.Sorted(maps.Keys(v.Value.Against)), " ")
-		row(v.Key, v.Value.Health.String(), v.Value.By, against, strings.Join(v.Value.Without, " "), v.Value.Reason)
 	}}
 	ProbePathCells = Cells[vip.ProbePath]{"vip backend forward", func(p *vip.ProbePath, row func(...string)) {
 		row(p.VIP.String(), p.Backend.String(), p.Forward.String())
@@ -113,10 +93,6 @@ var (
 	}}
 	PassiveCells = Cells[vip.PassiveHealth]{"service address protocol health reason", func(h *vip.PassiveHealth, row func(...string)) {
 		row(h.Service.String(), h.Addr.String(), h.Protocol.String(), h.Health.String(), h.Reason)
-	}}
-	LeaseCells = Cells[*ipam.Lease]{"lease state pool holders", func(l **ipam.Lease, row func(...string)) {
-		holders := text.Join((*l).Holders, " ", func(h ipam.Holder) string { return h.Service.String() })
-		row((*l).Resource.String(), (*l).State.String(), (*l).Pool, holders)
 	}}
 	AllocationCells = Cells[vip.Allocation]{"service vips pool node_ports problems", func(a *vip.Allocation, row func(...string)) {
 		ports := text.Join(slices.SortedFunc(maps.Keys(a.NodePorts), comparePorts), " ", func(k vip.PortKey) string {
@@ -138,33 +114,8 @@ var (
 		}
 		row(f.Key.String(), f.Service.String(), result, endpoints(f))
 	}}
-	NameConflictCells = Cells[zone.Conflict]{"name service winner undecided", func(c *zone.Conflict, row func(...string)) {
-		winner := ""
-		if c.Winner != (vip.ServiceKey{}) {
-			winner = c.Winner.String()
-		}
-		row(c.Name, c.Service.String(), winner, strconv.FormatBool(c.Undecided))
-	}}
 	EligibleCells = Cells[announce.Eligible]{"vip mode services reason", func(e *announce.Eligible, row func(...string)) {
 		row(e.Addr.String(), e.Mode.String(), strconv.Itoa(e.Services), e.Reason)
-	}}
-	AnnouncementCells = Cells[announce.Announcement]{"vip mode here owner why", func(a *announce.Announcement, row func(...string)) {
-		row(a.Addr.String(), a.Mode.String(), strconv.FormatBool(a.Here), a.Owner, a.Why)
-	}}
-	AnnouncedCells = Cells[announce.Announced]{"vip at state reason", func(a *announce.Announced, row func(...string)) {
-		row(a.Addr.String(), a.At, a.State, a.Reason)
-	}}
-	PeerCells = Cells[announce.Peer]{"kind name address state reason", func(p *announce.Peer, row func(...string)) {
-		row(string(p.Kind), p.Name, p.Address, p.State, p.Reason)
-	}}
-	MemberCells = Cells[roster.Row]{"node probes", func(m *roster.Row, row func(...string)) {
-		row(roster.NodeOf(m.Key), strconv.FormatBool(!m.Value.NoProbes))
-	}}
-	SourceCells = Cells[sources.Status]{"source type synced services problems stale", func(s *sources.Status, row func(...string)) {
-		row(s.Name, s.Type, strconv.FormatBool(s.Synced), strconv.Itoa(s.Services), codes(s.Problems), s.Stale)
-	}}
-	RefusedCells = Cells[sources.Refused]{"source service problems", func(r *sources.Refused, row func(...string)) {
-		row(r.Source, r.Service.String(), codes(r.Problems))
 	}}
 	HostCells = Cells[hostnet.Snapshot]{"kind address device", func(h *hostnet.Snapshot, row func(...string)) {
 		for _, a := range h.Addrs {

@@ -1,22 +1,16 @@
 package status
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/ironvip/ironvip/fleet/roster"
-	"github.com/ironvip/ironvip/health/probe"
-	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -52,13 +46,9 @@ func TestDebugTables(t *testing.T) {
 	})
 	path := vip.ProbePath{VIP: addrs("192.0.2.1")[0], Backend: addrs("10.0.0.1")[0], Forward: vip.ForwardTunnel}
 	fronts := []vip.Frontend{in.Frontends[0].Frontend, in.Frontends[1].Frontend}
-	lease := &ipam.Lease{Resource: ipam.Resource{Addr: addrs("192.0.2.1")[0]}, Pool: "p", State: ipam.Held, Holders: []ipam.Holder{{Service: key("web")}}}
 	for name, c := range map[string]struct{ got, want []string }{
 		"services": {rowsOf(t, vip.KeyOfService, ServiceCells, web, db), []string{
 			"db|static|80/tcp|192.0.2.9|", "web|static|80,443/tcp||10.0.0.1*1 10.0.0.2:8080*3=drain"}},
-		"overrides": {rowsOf(t, vip.KeyOfBackendState, OverrideCells, vip.BackendState{State: vip.Maint, Author: "root", Node: "lb1", Until: vip.InstantOf(noon),
-			Backend: vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]}}), []string{"web|10.0.0.1|maint|root|lb1|" + vip.InstantOf(noon).String() + "|false"}},
-		"leases":      {rowsOf(t, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, LeaseCells, lease), []string{"192.0.2.1|held|p|web"}},
 		"allocations": {rowsOf(t, vip.KeyOfAllocation, AllocationCells, *in.Allocation), []string{"web|192.0.2.1|public-v4|80/tcp=30080|"}},
 		"compiled": {rowsOf(t, pipeline.KeyOfCompiled, CompiledCells, *in.Compiled), []string{
 			"web|192.0.2.1:80/tcp 192.0.2.1:443/tcp|0|0|port_taken pool_full"}},
@@ -66,22 +56,10 @@ func TestDebugTables(t *testing.T) {
 			"192.0.2.1:443/tcp|web|vip|wrr|10.0.0.1:443*1=leaving 10.0.0.2:8080*0", "192.0.2.1:80/tcp|web|vip|wrr|10.0.0.1:80*1 10.0.0.2:8080*0"}},
 		"applied": {rowsOf(t, reconcile.KeyOfApplied, AppliedCells, *in.Frontends[0].Applied), []string{
 			"192.0.2.1:80/tcp|web|dataplane|10.0.0.1:80*1 10.0.0.2:8080*0"}},
-		"probe_results": {rowsOf(t, func(r *probe.Result) probe.Target { return r.Target }, ProbeResultCells,
-			probe.Result{Target: probe.NewTarget(netip.MustParseAddrPort("10.0.0.1:80"), vip.HealthCheck{Type: vip.CheckTCP}).Along(path), Health: vip.Unhealthy, Reason: "refused"},
-			probe.Result{Target: probe.NewTarget(netip.MustParseAddrPort("10.0.0.1:81"), vip.HealthCheck{Type: vip.CheckHTTP}), Health: vip.Healthy}), []string{
-			"10.0.0.1:80|tcp|192.0.2.1 to 10.0.0.1 by tunnel|unhealthy|refused", "10.0.0.1:81|http||healthy|"}},
-		"verdicts": {rowsOf(t, func(r *share.Row) string { return r.Key }, VerdictCells, share.Row{Key: "10.0.0.1:80/tcp-1", Value: share.Verdict{Health: vip.Healthy, By: "lb1",
-			Against: map[string]share.Vote{"lb3": {}, "lb2": {}}, Without: []string{"lb4"}}}), []string{"10.0.0.1:80/tcp-1|healthy|lb1|lb2 lb3|lb4|"}},
 		"probe_paths": {rowsOf(t, vip.KeyOfProbePath, ProbePathCells, path), []string{"192.0.2.1|10.0.0.1|tunnel"}},
 		"applied_paths": {rowsOf(t, reconcile.KeyOfAppliedPath, AppliedPathCells,
 			reconcile.AppliedPath{Tried: &table.Row[vip.ProbePath]{Value: path}, Problem: &vip.Problem{Code: vip.CodeDataplane, Message: "refused"}}), []string{
 			"192.0.2.1|10.0.0.1|tunnel|dataplane|refused"}},
-		"members": {rowsOf(t, func(r *roster.Row) string { return r.Key }, MemberCells, roster.Row{Key: "lb1"}, roster.Row{Key: "b%2F1", Value: roster.Member{NoProbes: true}}), []string{
-			"b/1|false", "lb1|true"}},
-		"refused": {rowsOf(t, sources.KeyOfRefused, RefusedCells, sources.Refused{RefusedKey: sources.RefusedKey{Source: "files", Service: key("web")},
-			Problems: []vip.Problem{{Code: vip.CodeInvalid}}}), []string{"files|web|invalid"}},
-		"sources": {rowsOf(t, sources.KeyOfStatus, SourceCells, sources.Status{Name: "c", Type: "consul", Synced: true, Stale: "refused", Services: 3}), []string{
-			"c|consul|true|3||refused"}},
 		"host": {rowsOf(t, hostnet.KeyOf, HostCells, hostnet.Snapshot{Addrs: hostAddrs("10.9.0.1/24", "10.8.0.1/24").Addrs, Gateways: addrs("10.9.0.254")}), []string{
 			"address|10.8.0.1/24|eth0", "address|10.9.0.1/24|eth0", "gateway|10.9.0.254|"}},
 	} {

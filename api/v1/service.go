@@ -60,8 +60,7 @@ type ServiceStatus struct {
 	Full     bool            `json:"full,omitempty" doc:"new clients find no place, and wait in the queue or are refused: the service has max_connections open, or others wait (userspace proxy)"`
 	Held     int             `json:"held_backends,omitempty" doc:"backends that fail their checks and keep their traffic, because all checks of the host failed at the same time"`
 
-	Conditions []Condition `json:"conditions"`
-	Problems   []Problem   `json:"problems"`
+	Problems []Problem `json:"problems"`
 }
 
 // PortStatus is one port of a service as granted.
@@ -146,27 +145,6 @@ type BackendStatus struct {
 	ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"when the next heartbeat is due; after it the backend drains"`
 	RemovedAt *time.Time `json:"removed_at,omitempty" doc:"when it is removed without a heartbeat"`
 }
-
-// Condition is one stage of the pipeline for a service. Conditions are in the order of the stages.
-type Condition struct {
-	Type     string `json:"type" enum:"accepted,allocated,compiled,applied"`
-	Status   string `json:"status" enum:"true,false,unknown"`
-	Reason   string `json:"reason,omitempty" doc:"machine-readable cause"`
-	Message  string `json:"message,omitempty"`
-	Revision uint64 `json:"revision,omitempty" doc:"revision that the condition refers to"`
-}
-
-// The types of conditions and the values of their status.
-const (
-	ConditionAccepted  = "accepted"  // the source's row is in effect
-	ConditionAllocated = "allocated" // it holds every requested address and node port
-	ConditionCompiled  = "compiled"  // frontends were derived from it
-	ConditionApplied   = "applied"   // the dataplane has them
-
-	True    = "true"
-	False   = "false"
-	Unknown = "unknown"
-)
 
 // ServiceList is a page of services, ordered by namespace and name.
 type ServiceList struct {

@@ -95,7 +95,6 @@ hostnames = ["shop.example.com"]
 	n.status("OK", "dns", "names of 2 services in vip.internal at "+n.at)
 	mentions(t, "dns list", n.ok("dns", "list"), "shop.example.com ", "web.shop.svc.vip.internal ", "answered")
 	mentions(t, "dns query", n.ok("dns", "query", vip), "a VIP of service shop/web", "web.shop.svc.vip.internal")
-	mentions(t, "doctor", n.cli("doctor", "--config", n.dir).stdout, "ok    dns: "+n.at+" answers for vip.internal by UDP and TCP")
 	mentions(t, "metrics", n.scrape(), `ironvip_dns_up{listen="`+n.at+`"} 1`)
 
 	n.edit("services.d/web.toml", `["shop.example.com"]`, `["new.example.com"]`)

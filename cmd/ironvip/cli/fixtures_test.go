@@ -70,10 +70,6 @@ func web() v1.Service {
 					ExpiresAt: ago(-8 * time.Second), RemovedAt: ago(-5 * time.Minute)},
 				{ID: "10.1.0.14", Address: "10.1.0.14", State: "drain", LeavingAt: ago(-41 * time.Second)},
 			},
-			Conditions: []v1.Condition{
-				{Type: v1.ConditionAccepted, Status: v1.True, Revision: 210},
-				{Type: v1.ConditionApplied, Status: v1.True, Revision: 214},
-			},
 			Problems: []v1.Problem{},
 		},
 		Source: "static", Origin: "services.d/web.toml:7", Revision: 214, ETag: `"210.214"`,
@@ -93,7 +89,6 @@ func db() v1.Service {
 				{ID: "10.1.0.22:5432", Address: "10.1.0.22", Port: 5432, Weight: 1, State: "maint", SourceState: "ready", Health: "unhealthy", Check: "tcp", HealthSince: ago(12 * time.Minute), HealthReason: "connect: connection refused", HealthHint: "start the service on the backend, or correct its port", LastError: "connect: connection refused", LastErrorAt: ago(time.Second),
 					Override: &v1.OverrideInfo{Author: "root", Node: "lb1", Since: ago(5 * time.Minute), Expires: ago(-2 * time.Hour)}},
 			},
-			Conditions: []v1.Condition{{Type: v1.ConditionApplied, Status: v1.False, Reason: "pending", Message: "revision 99 is not applied yet"}},
 			Problems: []v1.Problem{{Code: "address_taken", Field: "vips[0]", Message: "192.0.2.12 is held by api",
 				Hint: "ask for another address, or give both services one share_key"}},
 		},

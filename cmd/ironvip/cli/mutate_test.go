@@ -105,7 +105,7 @@ func TestMutatingCommands(t *testing.T) {
 			problem(409, v1.CodeLastBackend, `10.1.0.13:8080 is the last usable backend of service "web": new connections would be refused`, "permit it with ?force=true"), command.ExitConflict},
 		{"backend drain web 10.1.0.13:8080 --force", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state?force=true", 200, drained, command.ExitOK},
 		{"override clear web/10.1.0.13:8080", "DELETE /v1/overrides/default/web/10.1.0.13:8080", 200, v1.Deleted{Service: "web", Backend: "10.1.0.13:8080", Revision: 226, Applied: true}, command.ExitOK},
-		{"override clear web/10.1.0.14", "DELETE /v1/overrides/default/web/10.1.0.14", 404, problem(404, v1.CodeNotFound, "backend 10.1.0.14 of service \"web\" has no override", "list overrides: GET /v1/overrides"), command.ExitNotFound},
+		{"override clear web/10.1.0.14", "DELETE /v1/overrides/default/web/10.1.0.14", 404, problem(404, v1.CodeNotFound, "backend 10.1.0.14 of service \"web\" has no override", "list overrides: ironvip override list"), command.ExitNotFound},
 		{"vip reserve 192.0.2.41 --for web", "POST /v1/vips", 201, vips().Items[3], command.ExitOK},
 		{"vip reserve --pool public-v4 -o name", "POST /v1/vips", 201, vips().Items[4], command.ExitOK},
 		{"vip reserve 192.0.2.41", "POST /v1/vips", 409, problem(409, v1.CodeAddressTaken, `192.0.2.41 is held by service "db" of source static since 2026-11-08T12:00:00Z`, "choose another address"), command.ExitConflict},

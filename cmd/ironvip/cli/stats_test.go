@@ -86,7 +86,7 @@ func TestStatsOfNothing(t *testing.T) {
 	if r := a.run(t, "service stats -o json"); r.code != command.ExitOK || strings.Join(strings.Fields(r.stdout), "") != `{"items":[]}` {
 		t.Errorf("%s", r)
 	}
-	a.on("GET /v1/services/default/gone/stats", 404, problem(404, v1.CodeNotFound, `service "gone" does not exist`, "create it first: PUT /v1/services/default/gone"))
+	a.on("GET /v1/services/default/gone/stats", 404, problem(404, v1.CodeNotFound, `service "gone" does not exist`, "create it first: ironvip service apply"))
 	if r := a.run(t, "service stats gone"); r.code != command.ExitNotFound || !strings.Contains(r.stderr, command.SeeServices) {
 		t.Errorf("%s", r)
 	}

@@ -60,7 +60,7 @@ func (a *app) dnsQueryCommand() *cobra.Command {
 		Short: "show the answer to a DNS query and why it is that",
 		Long: `Shows what the agent answers to a query for NAME, and why. TYPE is A (the default), AAAA, SRV,
 PTR, TXT, SOA, NS or ANY. NAME can be an address, for a PTR query. The query takes no way over
-the network: use dig or "ironvip doctor" to test the listener.`,
+the network: use dig to test the listener.`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.Complete(dnsNameThenType),
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"path"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -128,7 +126,7 @@ func (a *App) explain(err error) explained {
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		r.text, _, _ = strings.Cut(r.text, "\n") // the rest follows as problems
-		r.code, r.hint, r.problems = exitCodeOf(e), inCommands(e.Hint), e.Problems
+		r.code, r.hint, r.problems = exitCodeOf(e), e.Hint, e.Problems
 		if len(r.problems) > 0 { // they are printed before the hint
 			r.hint = strings.TrimPrefix(strings.TrimPrefix(r.hint, "see errors"), "; ")
 		}
@@ -181,34 +179,4 @@ func Conflicts(problems []v1.Problem) bool {
 		}
 	}
 	return len(problems) > 0
-}
-
-// restCall matches a call of the REST API in the agent's hints.
-var restCall = regexp.MustCompile(`(?:GET|PUT) /v1/[^\s;,]+`)
-
-// commandOf has the commands that make REST calls, by patterns of path.Match.
-var commandOf = []struct{ call, command string }{
-	{"PUT " + v1.PathServices + "/*/*", "ironvip service apply"},
-	{"GET " + v1.PathServices, "ironvip service list"},
-	{"GET " + v1.PathServices + "/*/*/backends", "ironvip backend list"},
-	{"GET " + v1.PathStatus, "ironvip status"},
-	{"GET " + v1.PathDataplane, "ironvip dataplane show"},
-	{"GET " + v1.PathDataplaneDiff, "ironvip dataplane diff"},
-	{"GET " + v1.PathSources, "ironvip source list"},
-	{"GET " + v1.PathNodes, "ironvip node list"},
-	{"GET " + v1.PathPools, "ironvip pool list"},
-	{"GET " + v1.PathVIPs, "ironvip vip list"},
-	{"GET " + v1.PathOverrides, "ironvip override list"},
-}
-
-// inCommands replaces the REST calls in a hint by the commands that make these calls.
-func inCommands(hint string) string {
-	return restCall.ReplaceAllStringFunc(hint, func(call string) string {
-		for _, c := range commandOf {
-			if is, _ := path.Match(c.call, call); is {
-				return c.command
-			}
-		}
-		return call
-	})
 }

@@ -108,24 +108,13 @@ An agent that was not reloaded since a change has other values: see "config plan
 	return cmd
 }
 
-// shownValue is a key in the JSON of "config show".
-type shownValue struct {
-	Key    string `json:"key"`
-	Value  string `json:"value"`  // in TOML
-	Origin string `json:"origin"` // file:line, or "default"
-}
-
 func valuesView(values []configs.Value, origin bool) output.View {
-	shown := make([]shownValue, len(values))
-	for i, v := range values {
-		shown[i] = shownValue{v.Key, v.Value, cmp.Or(v.Place, "default")}
-	}
 	return output.View{
-		Data:  shown,
-		Names: output.Texts(shown, func(v shownValue) string { return v.Key }),
+		Data:  values,
+		Names: output.Texts(values, func(v configs.Value) string { return v.Key }),
 		Text: func(p *output.Printer) string {
 			grid := &output.Grid{}
-			for _, v := range shown {
+			for _, v := range values {
 				if origin {
 					grid.AddSparse(v.Key, v.Value, output.Cell{Text: v.Origin, Style: output.Faint})
 				} else {

@@ -75,9 +75,6 @@ func examine(ctx context.Context, a *command.App, host *Host, lastGood func(stri
 		}
 		want.Announce = announceWant(c)
 		want.DNS.Domain = c.DNS.Domain
-		for _, l := range c.DNS.Listen {
-			want.DNS.Listen = append(want.DNS.Listen, l.AddrPort)
-		}
 		want.DNS.Resolved = c.ResolvedSettings()
 		for _, p := range c.Pools {
 			want.Pools, want.Excluded = append(want.Pools, p.CIDRs...), append(want.Excluded, p.Exclude...)

@@ -60,8 +60,6 @@ type Host struct {
 	Cgroup func() error
 	BPF    func() error
 	Route  func(netip.Addr) (device string, mtu int, err error)
-	// Query looks up the TXT record of a name at a server, by "udp" or "tcp". It may be nil.
-	Query func(transport string, server netip.AddrPort, name string) error
 	// Resolved returns the state of systemd-resolved for settings, without a change. It may be nil.
 	Resolved func(resolved.Settings) resolved.State
 	// Lookup looks up the text records of a name as other programs do. It may be nil without Resolved.
@@ -116,7 +114,6 @@ func Examine(h Host, w Want) []Finding {
 	out = append(out, neighbors(h, w, procs)...)
 	out = append(out, rights(h, w, agent)...)
 	out = append(out, announcer(h, w, procs)...)
-	out = append(out, dnsServers(h, w)...)
 	out = append(out, resolver(h, w.DNS)...)
 	out = append(out, openFiles(h, w, agent))
 	out = append(out, stateDir(h, w)...)

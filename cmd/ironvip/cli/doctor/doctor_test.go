@@ -141,8 +141,6 @@ func TestFindings(t *testing.T) {
 		{"kube-router", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router")}, want, Warn, "kube_router", "--excluded-cidrs 192.0.2.0/24"},
 		{"kube-router without its service proxy", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router", "--run-service-proxy=false")}, want, OK, "kube_router", "doesn't use IPVS"},
 		{"kube-router that spares us", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router", "--excluded-cidrs=192.0.2.0/24,2001:db8::/32")}, want, OK, "kube_router", "excludes our addresses"},
-		{"sync daemon", map[string]string{"proc/9/comm": "ipvs-m:0:0\n"}, want, OK, "lvs_sync", "master"},
-		{"backup sync daemon", map[string]string{"proc/9/comm": "ipvs-b:0:0\n"}, want, OK, "lvs_sync", "backup"},
 		{"ldirectord", map[string]string{"proc/9/comm": "ldirectord"}, want, Warn, "ldirectord", "outside of 192.0.2.0/24"},
 
 		{"keepalived that flushes", keepalived("global_defs {\n  lvs_flush\n}\n"), want, Warn, "keepalived", "take lvs_flush out of /etc/k.conf"},

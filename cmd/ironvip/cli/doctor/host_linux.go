@@ -37,7 +37,6 @@ func ThisHost(realServer bool) Host {
 		Cgroup:   func() error { _, err := connect.Cgroup(); return err },
 		BPF:      bpf.Missing,
 		Route:    route,
-		Query:    query,
 		Resolved: func(s resolved.Settings) resolved.State {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()

@@ -91,9 +91,6 @@ func neighbors(h Host, w Want, procs []process) []Finding {
 		case p.name == "ldirectord":
 			out = append(out, Finding{Warn, "ldirectord",
 				"ldirectord runs here and writes IPVS services", "keep its virtual addresses outside of " + o.list()})
-		case strings.HasPrefix(p.name, "ipvs-m:"), strings.HasPrefix(p.name, "ipvs-b:"):
-			role := map[byte]string{'m': "master, sends this host's connections to others", 'b': "backup, receives other hosts' connections"}[p.name[5]]
-			out = append(out, Finding{OK, "lvs_sync", "the LVS sync daemon runs here (" + role + "), also for our services; this is harmless", ""})
 		}
 	}
 	out = append(out, deviceLeft(h, procs, "kube-proxy", "kube_proxy", kubeProxyDevice, excludeFix(&o))...)

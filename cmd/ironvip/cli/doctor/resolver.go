@@ -10,10 +10,16 @@ import (
 	"github.com/ironvip/ironvip/internal/text"
 )
 
+// DNS is what the configuration has about names.
+type DNS struct {
+	Domain   string
+	Resolved resolved.Settings // what the agent sets in systemd-resolved, if it is on
+}
+
 // resolver checks systemd-resolved, if the agent configures it, and looks up a name as other programs
 // do.
 func resolver(h Host, d DNS) []Finding {
-	if h.Resolved == nil || len(d.Listen) == 0 || !d.Resolved.On {
+	if h.Resolved == nil || !d.Resolved.On {
 		return nil
 	}
 	var out []Finding
@@ -27,7 +33,7 @@ func resolver(h Host, d DNS) []Finding {
 				"install it from configs/polkit, as make install does"})
 		}
 	}
-	name := versionOf(d)
+	name := "dns-version." + d.Domain // of the TXT record that every zone has
 	if err := h.Lookup(name); err != nil {
 		return append(out, Finding{Warn, "lookup", fmt.Sprintf("name %s not found by the system's resolver: %v", name, err),
 			"link /etc/resolv.conf to /run/systemd/resolve/stub-resolv.conf, and see the other findings on DNS"})

@@ -14,9 +14,7 @@ import (
 func TestResolver(t *testing.T) {
 	pools := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
 	listen := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8653")}
-	want := Want{Mode: configs.ModeAuto, StateDir: "/s", Pools: pools, DNS: DNS{Domain: "vip.internal", Listen: listen}}
-	off := want
-	off.DNS = DNS{Domain: "vip.internal"}
+	want := Want{Mode: configs.ModeAuto, StateDir: "/s", Pools: pools, DNS: DNS{Domain: "vip.internal"}}
 	set := want
 	set.DNS.Resolved = resolved.NewSettings("ironvip0", "vip.internal", listen, pools)
 	for _, c := range []struct {
@@ -28,7 +26,6 @@ func TestResolver(t *testing.T) {
 		findings string // level, check and a part of the text or fix of each, one a line
 	}{
 		{name: "nothing", want: want},
-		{name: "off", want: off},
 		{name: "resolved", want: set, findings: "ok resolved looks up vip.internal, 96.10.in-addr.arpa at the agent, through interface ironvip0\nok lookup finds dns-version.vip.internal"},
 		{name: "resolved without an address", want: set, files: map[string]string{resolved.RuleFile[1:]: "x"}, resolved: &resolved.Problem{Message: "no address", Hint: "add one"}, lookup: errors.New("no such host"),
 			findings: "warn resolved no address add one\nwarn lookup link /etc/resolv.conf"},

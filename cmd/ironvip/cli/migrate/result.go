@@ -116,6 +116,16 @@ type Result struct {
 	Refused   int    // the notes about what "ironvip config validate" refuses in the result
 
 	noted map[Place]map[string]bool // the words of the notes
+	hooks map[string]int            // the names of Hooks
+}
+
+// AddHook adds a hook, and makes its name a DNS label that no other hook has.
+func (r *Result) AddHook(h Hook) {
+	if r.hooks == nil {
+		r.hooks = map[string]int{}
+	}
+	h.Name = uniqueName(r.hooks, label(h.Name))
+	r.Hooks = append(r.Hooks, h)
 }
 
 // Note adds a note.

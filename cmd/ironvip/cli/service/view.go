@@ -96,13 +96,6 @@ func (a *app) serviceText(p *output.Printer, s v1.Service, conns map[string]uint
 		}
 		b.WriteString(backends.Text(p))
 	}
-	if p.Format == output.Wide {
-		conditions := output.Grid{Indent: "  ", Header: []string{"CONDITION", "STATUS", "REASON", "MESSAGE"}}
-		for _, c := range st.Conditions {
-			conditions.Add(c.Type, c.Status, c.Reason, c.Message)
-		}
-		b.WriteString(conditions.Text(p))
-	}
 	for _, problem := range st.Problems {
 		b.WriteString(render.Problems("  ", []v1.Problem{render.WithoutService(problem)}))
 	}
@@ -119,11 +112,10 @@ func firstName(st v1.ServiceStatus) string {
 
 // howApplied returns whether the dataplane has applied the service.
 func howApplied(st v1.ServiceStatus) string {
-	refused := func(c v1.Condition) bool { return c.Type == v1.ConditionApplied && c.Status == v1.False }
 	switch {
 	case !st.Applied:
 		return "not applied yet"
-	case slices.ContainsFunc(st.Conditions, refused):
+	case len(st.Problems) > 0:
 		return "tried, not all of it applied"
 	}
 	return "applied"

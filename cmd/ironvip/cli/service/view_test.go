@@ -10,14 +10,13 @@ import (
 )
 
 func TestHowApplied(t *testing.T) {
-	applied := func(is string) []v1.Condition { return []v1.Condition{{Type: v1.ConditionApplied, Status: is}} }
 	for _, test := range []struct {
 		status v1.ServiceStatus
 		want   string
 	}{
-		{v1.ServiceStatus{Applied: true, Conditions: applied(v1.True)}, "applied"},
-		{v1.ServiceStatus{Applied: true, Conditions: applied(v1.False)}, "tried, not all of it applied"},
-		{v1.ServiceStatus{Conditions: applied(v1.Unknown)}, "not applied yet"},
+		{v1.ServiceStatus{Applied: true}, "applied"},
+		{v1.ServiceStatus{Applied: true, Problems: make([]v1.Problem, 1)}, "tried, not all of it applied"},
+		{v1.ServiceStatus{Problems: make([]v1.Problem, 1)}, "not applied yet"},
 	} {
 		expect.Equal(t, howApplied(test.status), test.want, "%+v", test.status)
 	}

@@ -2,9 +2,7 @@ package keepalived
 
 import (
 	"cmp"
-	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -38,7 +36,7 @@ func (c *converter) notify(s *statement, kind, priority string, vips []string) {
 			default:
 				continue
 			}
-			c.Hooks = append(c.Hooks, migrate.Hook{Name: c.hookName(s.Arg(0) + "-" + state.name), Events: []string{state.event}, Objects: vips, Command: words})
+			c.AddHook(migrate.Hook{Name: s.Arg(0) + "-" + state.name, Events: []string{state.event}, Objects: vips, Command: words})
 		}
 		c.Note(inner.Place, "%s is a [[hook]]: the program runs once for each VIP, which is in IRONVIP_OBJECT, as the agent's user and in its sandbox", keyword)
 	}
@@ -46,23 +44,6 @@ func (c *converter) notify(s *statement, kind, priority string, vips []string) {
 
 // commandWords divides a command into its program and arguments.
 var commandWords = migrate.Splitter{Unescape: func(_, next byte) (byte, bool) { return next, true }}
-
-var notLabel = regexp.MustCompile(`[^a-z0-9]+`)
-
-// hookName returns a DNS label like text, which no hook has.
-func (c *converter) hookName(text string) string {
-	text = strings.Trim(notLabel.ReplaceAllString(strings.ToLower(text), "-"), "-")
-	text = strings.TrimLeft(text[max(len(text)-50, 0):], "-")
-	for n := 1; ; n++ {
-		name := text
-		if n > 1 {
-			name = fmt.Sprintf("%s-%d", text, n)
-		}
-		if !slices.ContainsFunc(c.Hooks, func(h migrate.Hook) bool { return h.Name == name }) {
-			return name
-		}
-	}
-}
 
 // syncGroup converts the scripts of a vrrp_sync_group. keepalived passes 0 as its priority.
 func (c *converter) syncGroup(s *statement) {

@@ -183,9 +183,8 @@ func (c *converter) bgp(pools []*pool, communities map[string]string) {
 	for _, o := range c.of["BGPAdvertisement"] {
 		spec := o.object("spec")
 		route := c.route(spec, communities, routers)
-		four, hasFour, _ := value[int](c.Result, spec, "aggregationLength")
-		six, hasSix, _ := value[int](c.Result, spec, "aggregationLengthV6")
-		_, _ = hasFour, hasSix
+		four, _, _ := value[int](c.Result, spec, "aggregationLength")
+		six, _, _ := value[int](c.Result, spec, "aggregationLengthV6")
 		for _, p := range c.selected(spec, pools) {
 			c.advertise(p, o, route, four, six)
 		}
