@@ -46,7 +46,7 @@ func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
 		a.New = e.last.New
 	}
 	e.known = e.known || here || v.owner() != ""
-	if a.Why = d.why(e, v, here); a.Why != e.last.Why {
+	if a.Why = d.why(addr, e, v, here); a.Why != e.last.Why {
 		a.Why = intern(a.Why)
 	} else {
 		a.Why = e.last.Why
@@ -182,7 +182,7 @@ func (e *entry) effective() Policy {
 
 // serves returns how many services this host could announce the VIP for.
 func (d *Decider) serves(e *entry) int {
-	if !e.here || d.withdrawn != "" || e.mode == L2 && d.offline != "" {
+	if !e.here || d.withdrawn != "" || e.mode == L2 && e.offline {
 		return 0
 	}
 	return e.services
@@ -226,7 +226,7 @@ func (d *Decider) owns(addr netip.Addr, e *entry, v *view, now time.Time) bool {
 func (d *Decider) keeps(addr netip.Addr, e *entry, v *view, now time.Time) bool {
 	switch {
 	case v.services == 0:
-		able := !d.self.Draining && d.offline == "" && d.withdrawn == ""
+		able := !d.self.Draining && !e.offline && d.withdrawn == ""
 		return e.keep && able && v.rival == nil && !d.yieldsTo(addr, e, now)
 	case d.self.Draining:
 		end := d.drained.Add(d.timing.Handover)

@@ -37,8 +37,8 @@ type Decider struct {
 	vips   map[netip.Addr]*entry
 	todo   workqueue.Queue[netip.Addr]
 	timers delayqueue.Queue[netip.Addr]
-	// offline is why this host can't announce at layer 2 although it is eligible; "": it can.
-	offline string
+	// offline returns why this host can't announce a VIP at layer 2 although it is eligible; "": it can.
+	offline func(netip.Addr) string
 	// withdrawn is why this host announces nothing at all; "": it does.
 	withdrawn string
 
@@ -68,6 +68,7 @@ type entry struct {
 	route    Route
 	mode     Mode
 	here     bool // a VIP of this host
+	offline  bool // Decider.offline has a reason
 	known    bool // some host has announced it
 	keep     bool // of Eligible
 	mine     bool // this host was the last owner at layer 2, as far as it knows, and has not drained since
@@ -99,7 +100,7 @@ type claim struct {
 func NewDecider(name string, weight int, timing Timing) *Decider {
 	return &Decider{
 		self: Host{Name: name, Alive: true, Weight: weight}, timing: timing, listening: true,
-		hosts: map[string]*peer{}, vips: map[netip.Addr]*entry{},
+		hosts: map[string]*peer{}, vips: map[netip.Addr]*entry{}, offline: func(netip.Addr) string { return "" },
 	}
 }
 
@@ -203,11 +204,15 @@ func (d *Decider) Withdraw(why string) {
 	}
 }
 
-// SetOffline says why this host can't announce at layer 2, such as links that are down; "" ends that.
-func (d *Decider) SetOffline(why string) {
-	if d.offline != why {
-		d.offline = why
-		d.again(maps.Keys(d.vips))
+// SetOffline says why this host can't announce a VIP at layer 2, such as links that are down; "": it can. It costs O(VIPs), and
+// a decision for each that it can't or could not announce.
+func (d *Decider) SetOffline(why func(vip netip.Addr) string) {
+	d.offline = why
+	for addr, e := range d.vips {
+		was := e.offline
+		if e.offline = why(addr) != ""; e.offline || was {
+			d.todo.Add(addr)
+		}
 	}
 }
 
@@ -305,7 +310,7 @@ func (d *Decider) claim(p *peer, addr netip.Addr) Claim {
 func (d *Decider) entry(addr netip.Addr) *entry {
 	e := d.vips[addr]
 	if e == nil {
-		e = &entry{score: score(d.self.Name, addr, d.self.Weight)}
+		e = &entry{score: score(d.self.Name, addr, d.self.Weight), offline: d.offline(addr) != ""}
 		d.vips[addr] = e
 	}
 	return e

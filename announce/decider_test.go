@@ -25,13 +25,16 @@ func vipAt(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})
 }
 
+// everywhere is the reason why no VIP can be announced at layer 2.
+func everywhere(why string) func(netip.Addr) string { return func(netip.Addr) string { return why } }
+
 // oracle decides as the documentation says, from everything, each time.
 type oracle struct {
 	draining, listening bool
 	drained             time.Time
 	weight              int
 	here                map[netip.Addr]Eligible
-	offline             string
+	offline             map[netip.Addr]string
 	hosts               map[string]Host
 	claims              map[string]map[netip.Addr]Claim
 
@@ -73,7 +76,7 @@ func (o *oracle) policy(addr netip.Addr) Policy {
 }
 
 func (o *oracle) serves(addr netip.Addr) int {
-	if o.offline != "" && o.here[addr].Mode == L2 {
+	if o.offline[addr] != "" && o.here[addr].Mode == L2 {
 		return 0
 	}
 	return o.here[addr].Services
@@ -136,7 +139,7 @@ func (o *oracle) decide(addr netip.Addr, now time.Time) bool {
 		o.owned[addr] = true
 	}
 	switch {
-	case v.Mode == L2 && o.serves(addr) == 0 && v.Keep && !o.draining && o.offline == "":
+	case v.Mode == L2 && o.serves(addr) == 0 && v.Keep && !o.draining && o.offline[addr] == "":
 		self := []float64{float64(o.policy(addr).Moved), active(v.Policy), float64(v.Policy.Priority()), score("self", addr, o.weight)}
 		for host, claims := range o.claims {
 			c, h := claims[addr], o.hosts[host]
@@ -222,9 +225,11 @@ func TestDecisionsEqualThoseOfTheOracle(t *testing.T) {
 					o.listening = false
 				}
 			case 10:
-				why := rapid.SampledFrom([]string{"", "no carrier"}).Draw(t, "block")
-				d.SetOffline(why)
-				o.offline = why
+				o.offline = map[netip.Addr]string{}
+				for i := range 6 {
+					o.offline[vipAt(i)] = rapid.SampledFrom([]string{"", "no carrier"}).Draw(t, "block")
+				}
+				d.SetOffline(func(vip netip.Addr) string { return o.offline[vip] })
 				o.weight = rapid.IntRange(1, 3).Draw(t, "own weight")
 				d.SetWeight(o.weight)
 			case 11:
@@ -332,7 +337,7 @@ func TestReasons(t *testing.T) {
 			d.SetClaim("b", Claim{Addr: v, Services: 1, Owned: true})
 			d.SetHost(Host{Name: "b", Weight: 1})
 		}, "a: the only eligible host; b is dead", "a"},
-		"offline":   {true, func(d *Decider, v netip.Addr) { d.Ready(); d.SetOffline("eth0: no carrier") }, "no eligible host; a can't announce it: eth0: no carrier", ""},
+		"offline":   {true, func(d *Decider, v netip.Addr) { d.Ready(); d.SetOffline(everywhere("eth0: no carrier")) }, "no eligible host; a can't announce it: eth0: no carrier", ""},
 		"listening": {true, func(*Decider, netip.Addr) {}, "a is finding out what other hosts announce", ""},
 		"one-way": {true, func(d *Decider, v netip.Addr) {
 			d.Ready()
@@ -382,7 +387,7 @@ func TestLastOwnerKeepsOverInterruptions(t *testing.T) {
 				d.Ready()
 			}
 		},
-		"carrier loss": func(d *Decider, on bool) { d.SetOffline(map[bool]string{true: "no carrier"}[on]) },
+		"carrier loss": func(d *Decider, on bool) { d.SetOffline(everywhere(map[bool]string{true: "no carrier"}[on])) },
 		"agent away":   func(d *Decider, on bool) { d.Withdraw(map[bool]string{true: "the agent is gone"}[on]) },
 		"drain":        func(d *Decider, on bool) { d.SetDraining(on, time.Unix(1000, 0)) },
 	} {

@@ -6,6 +6,8 @@ import (
 	"hash/fnv"
 	"net/netip"
 	"reflect"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -16,9 +18,9 @@ type Settings struct {
 	Weight   int
 	Draining bool
 
-	Device     string   // the interface with the VIPs
-	Interfaces []string // L2
-	Pools      []Pool
+	Device string // the interface with the VIPs
+	LANs   []LAN  // L2: of all pools
+	Pools  []Pool
 
 	Listen    string // UDP address of the heartbeats
 	Peers     []netip.AddrPort
@@ -36,12 +38,36 @@ type Settings struct {
 // Equal reports whether two settings are the same.
 func (s Settings) Equal(other Settings) bool { return reflect.DeepEqual(s, other) }
 
+// LAN is where the VIPs of some pools are announced at layer 2.
+type LAN struct {
+	Pools      []string // their names
+	CIDRs      []netip.Prefix
+	Interfaces []string // of this host; empty: it has none there
+}
+
+// At returns the interfaces as a Place has them.
+func (l *LAN) At() string { return strings.Join(l.Interfaces, ",") }
+
+// Has reports whether a VIP is announced here.
+func (l *LAN) Has(vip netip.Addr) bool {
+	return slices.ContainsFunc(l.CIDRs, func(p netip.Prefix) bool { return p.Contains(vip) })
+}
+
+// Interfaces returns those of all LANs, in order.
+func Interfaces(lans []LAN) (names []string) {
+	for _, l := range lans {
+		names = append(names, l.Interfaces...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // Pool is a range of VIPs with its mode.
 type Pool struct {
 	Name  string         `json:"name"`
 	Mode  Mode           `json:"mode"`
 	CIDRs []netip.Prefix `json:"cidrs"`
-	// The following are this host's own. The agent applies them, and they are not sent to the announcer.
+	// The following are this host's own. The agent applies them, and the announcer ignores them.
 	Policy      Policy     `json:"-"`
 	MinBackends Least      `json:"-"`
 	Routes      PoolRoutes `json:"-"` // of BGP

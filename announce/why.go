@@ -2,6 +2,7 @@ package announce
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -10,12 +11,12 @@ import (
 
 // why returns the reason for the announcement of a VIP in words: "lb2: highest of 3 eligible; lb1 is
 // draining".
-func (d *Decider) why(e *entry, v *view, here bool) string {
+func (d *Decider) why(addr netip.Addr, e *entry, v *view, here bool) string {
 	if !e.here {
 		return ""
 	}
 	if e.mode != L2 {
-		return d.whyRoute(e, v)
+		return d.whyRoute(addr, e, v)
 	}
 	var parts []string
 	switch owner := v.owner(); {
@@ -42,7 +43,7 @@ func (d *Decider) why(e *entry, v *view, here bool) string {
 	default:
 		parts = append(parts, v.best.host.Name+" is taking it over")
 	}
-	return strings.Join(append(parts, d.obstacles(e)...), "; ")
+	return strings.Join(append(parts, d.obstacles(addr, e)...), "; ")
 }
 
 // first returns why a candidate is the first one of a number of them.
@@ -102,9 +103,9 @@ func (a *Announcement) Ranks(host string) bool {
 }
 
 // obstacles returns what keeps hosts from owning a VIP, this host first and the others by name.
-func (d *Decider) obstacles(e *entry) []string {
+func (d *Decider) obstacles(addr netip.Addr, e *entry) []string {
 	var out []string
-	if reason := d.obstacle(e); reason != "" {
+	if reason := d.obstacle(addr, e); reason != "" {
 		out = append(out, d.self.Name+" "+reason)
 	}
 	var others []string
@@ -123,12 +124,12 @@ func (d *Decider) obstacles(e *entry) []string {
 }
 
 // obstacle returns what keeps this host from announcing a VIP, as a predicate, or "".
-func (d *Decider) obstacle(e *entry) string {
+func (d *Decider) obstacle(addr netip.Addr, e *entry) string {
 	switch {
 	case d.self.Draining:
 		return "is draining"
-	case e.mode == L2 && d.offline != "":
-		return "can't announce it: " + d.offline
+	case e.mode == L2 && e.offline:
+		return "can't announce it: " + d.offline(addr)
 	case d.withdrawn != "":
 		return "is not eligible: " + d.withdrawn
 	case e.services == 0 && e.reason != "":
@@ -139,8 +140,8 @@ func (d *Decider) obstacle(e *entry) string {
 	return ""
 }
 
-func (d *Decider) whyRoute(e *entry, v *view) string {
-	if reason := d.obstacle(e); reason != "" {
+func (d *Decider) whyRoute(addr netip.Addr, e *entry, v *view) string {
+	if reason := d.obstacle(addr, e); reason != "" {
 		return d.self.Name + " " + reason
 	}
 	if e.mode == Off {

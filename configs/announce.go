@@ -23,7 +23,7 @@ import (
 // Announce is [announce]: whether and how this host announces VIPs to the network.
 type Announce struct {
 	Mode       string        `toml:"mode"`       // the name of an announce.Mode; a pool may differ
-	Interfaces []string      `toml:"interfaces"` // L2; empty: those with an address in the range of a pool
+	Interfaces []string      `toml:"interfaces"` // L2; empty: those with an address in the range of a pool. A pool may differ
 	Peers      []PeerAddress `toml:"peers"`      // of other hosts; this host's own addresses are ignored
 	Listen     string        `toml:"listen"`     // UDP address of the heartbeats
 	KeyFile    string        `toml:"key_file"`   // the shared secrets, one a line; the first one signs
@@ -151,18 +151,13 @@ func (c *Config) checkAnnounce(doc *tomlfile.Checker) {
 		if p.Announce != "" {
 			t.Choice("announce", p.Announce, announce.Modes()...)
 		}
+		c.checkInterfaces(t, "announce_interfaces", p.Interfaces)
 		t.Word("announce_zone", p.AnnounceZone)
 		if p.Priority != nil {
 			between(t, "announce_priority", *p.Priority, 0, MaxPriority)
 		}
 	}
-	t.List("interfaces", a.Interfaces, func(key, name string) {
-		if !isInterface(name) {
-			t.Bad(key, `write a name such as "eth0"`, "%s is not a name for an interface", strict.Quote(name))
-		} else if name == c.Dataplane.Device {
-			t.Bad(key, "write the interface of the network where the clients are", "%s has the VIPs, and no network", strict.Quote(name))
-		}
-	})
+	c.checkInterfaces(t, "interfaces", a.Interfaces)
 	checkUDP(t, a.Listen)
 	t.File("key_file", &a.KeyFile)
 	t.Socket("socket", a.Socket)
@@ -195,6 +190,17 @@ func (c *Config) checkAnnounce(doc *tomlfile.Checker) {
 	if c.Announces(announce.BGP) && len(a.BGP) == 0 {
 		t.Bad("bgp", "add [[announce.bgp]] with peer, asn and local_asn", "mode bgp needs a router")
 	}
+}
+
+// checkInterfaces checks where VIPs are announced at layer 2.
+func (c *Config) checkInterfaces(t *tomlfile.Checker, key string, names []string) {
+	t.List(key, names, func(key, name string) {
+		if !isInterface(name) {
+			t.Bad(key, `write a name such as "eth0"`, "%s is not a name for an interface", strict.Quote(name))
+		} else if name == c.Dataplane.Device {
+			t.Bad(key, "write the interface of the network where the clients are", "%s has the VIPs, and no network", strict.Quote(name))
+		}
+	})
 }
 
 func between(t *tomlfile.Checker, key string, n, low, high int) {

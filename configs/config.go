@@ -136,10 +136,11 @@ type Pool struct {
 	Namespaces []string       `toml:"namespaces"`  // of services that may have its addresses; none: all
 	Announce   string         `toml:"announce"`    // the mode of announcing; "": as [announce]
 
-	// Of announcing; nil: as [announce].
-	Priority    *int   `toml:"announce_priority"`
-	Standby     *bool  `toml:"announce_standby"`
-	MinBackends *Least `toml:"announce_min_backends"`
+	// Of announcing; nil or empty: as [announce].
+	Priority    *int     `toml:"announce_priority"`
+	Standby     *bool    `toml:"announce_standby"`
+	MinBackends *Least   `toml:"announce_min_backends"`
+	Interfaces  []string `toml:"announce_interfaces"`
 
 	BGP PoolBGP `toml:"bgp"`
 

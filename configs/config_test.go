@@ -199,6 +199,9 @@ func TestParseRefuses(t *testing.T) {
 		{"settings of a router that exclude each other", "[announce]\n[[announce.bgp]]\npeer = 'fe80::1'\nasn = 23456\nlocal_asn = 65010\nlocal_pref = 1\nmultihop = 2", []string{
 			`c.toml:3: announce.bgp[0].peer: fe80::1 is link-local and has no zone | add the interface`, `c.toml:4: announce.bgp[0].asn: 23456 is reserved`,
 			`c.toml:6: announce.bgp[0].local_pref: is for a router of the same AS, and asn and local_asn differ | remove it`, `c.toml:7: announce.bgp[0].multihop: the router is on the same link`}},
+		{"interfaces of a pool", "[[pool]]\nname = 'a'\ncidrs = ['10.0.0.0/24']\nannounce_interfaces = ['eth0', 'all', 'eth0', 'ironvip0']", []string{
+			`c.toml:4: pool[0].announce_interfaces[1]: "all" is not a name for an interface | write a name such as "eth0"`, `c.toml:4: pool[0].announce_interfaces[2]: "eth0" is defined twice`,
+			`c.toml:4: pool[0].announce_interfaces[3]: "ironvip0" has the VIPs, and no network`}},
 		{"a router twice", "[announce]\n[[announce.bgp]]\npeer = '10.0.0.1'\nasn = 65000\nlocal_asn = 65010\n[[announce.bgp]]\npeer = '10.0.0.1'\nasn = 65000\nlocal_asn = 65010", []string{
 			`c.toml:6: announce.bgp[1]: is the same router as announce.bgp[0] | remove one of them`}},
 		{"connections of routers", "[announce]\n[[announce.bgp]]\npeer = '10.0.0.1'\nasn = 65000\nlocal_asn = 65010\nsource = 'fd00::1'\nvrf = 'a/b'\nport = 0\npeer_limit = 3\n" +

@@ -106,7 +106,7 @@ func TestSettingsOfAPair(t *testing.T) {
 	b.update()
 	s, changed := b.Settings()
 	expect.Equal(t, b.Problem(), "")
-	got := fmt.Sprint(s.Interfaces, s.Peers, len(s.Keys), s.Node, s.Hold, s.Device)
+	got := fmt.Sprint(announce.Interfaces(s.LANs), s.Peers, len(s.Keys), s.Node, s.Hold, s.Device)
 	expect.Equal(t, got, "[eth0] [10.0.0.2:7481 [2001:db8::2]:7000] 2lb15m0sironvip0")
 	if !s.Uses(announce.L2) || s.Uses(announce.BGP) || len(s.Ranges(announce.L2)) != 2 {
 		t.Errorf("%+v", s.Pools)
@@ -256,6 +256,40 @@ func TestChecks(t *testing.T) {
 	if c := off.Checks(); len(c) != 1 || !strings.Contains(c[0].Message, "drains") {
 		t.Errorf("%+v", c)
 	}
+}
+
+// Each pool is announced at its own interfaces, or at those in its subnets, or at those in the subnets of all pools.
+func TestInterfacesOfPools(t *testing.T) {
+	b := newBench(t, false, pair)
+	b.write(t, "key", "0123456789abcdef")
+	b.network.Set(hostnet.Snapshot{Addrs: []hostnet.Addr{
+		{Prefix: netip.MustParsePrefix("10.0.0.1/24"), Link: "eth0"}, {Prefix: netip.MustParsePrefix("10.1.0.1/24"), Link: "eth1"}}})
+	for _, c := range []struct{ extra, mail, routed, want string }{
+		{want: "lan@eth0 mail@eth1 routed@eth0,eth1"},
+		{mail: `announce_interfaces = ["eth0"]`, want: "lan+mail@eth0 routed@eth0,eth1"},
+		{mail: `announce_interfaces = ["eth3", "eth2"]`, routed: `announce_interfaces = ["eth2", "eth3"]`, want: "lan@eth0 mail+routed@eth2,eth3"},
+		{extra: `interfaces = ["eth1"]`, mail: `announce_interfaces = ["eth0"]`, want: "lan+routed@eth1 mail@eth0"},
+		{routed: `announce = "bgp"`, want: "lan@eth0 mail@eth1"},
+	} {
+		text := strings.Replace(pair, `key_file = "key"`, "key_file = \"key\"\n"+c.extra, 1)
+		text = strings.Replace(text, `announce = "off"`, c.routed+"\n[[pool]]\nname = \"mail\"\ncidrs = [\"10.1.0.128/25\"]\n"+c.mail, 1)
+		text = strings.Replace(text, "[[pool]]", "[[announce.bgp]]\npeer = \"10.0.0.3\"\nasn = 1\nlocal_asn = 2\n[[pool]]", 1)
+		b.configure(t, text)
+		b.update()
+		s, _ := b.Settings()
+		var got []string
+		for _, l := range s.LANs {
+			got = append(got, strings.Join(slices.Sorted(slices.Values(l.Pools)), "+")+"@"+l.At())
+			expect.True(t, l.Has(l.CIDRs[0].Addr()) && !l.Has(netip.MustParseAddr("192.0.2.1")), "%+v", l)
+		}
+		slices.Sort(got)
+		expect.Equal(t, strings.Join(got, " "), c.want, "%+v", c)
+		expect.Equal(t, b.Problem(), "", "problem")
+	}
+	b.network.Set(hostnet.Snapshot{Addrs: []hostnet.Addr{{Prefix: netip.MustParsePrefix("10.2.0.1/24"), Link: "eth0"}}})
+	b.configure(t, strings.Replace(pair, `announce = "off"`, `announce_interfaces = ["eth1"]`, 1))
+	b.update()
+	expect.Equal(t, b.Problem(), "no interface has an address in the range of pool lan: set announce.interfaces", "problem")
 }
 
 // Two interfaces that announce in one subnet answer with two link addresses, which status says.

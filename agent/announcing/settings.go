@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
@@ -57,9 +58,11 @@ func (a *Announcing) compute() (announce.Settings, nodes.Own, error) {
 		return s, nodes.Own{}, errors.Join(errs...)
 	}
 	ranges := s.Ranges(announce.L2)
-	s.Interfaces = interfaces(c.Interfaces, ranges, cfg.Dataplane.Device, host)
-	if len(s.Interfaces) == 0 && len(host.Addrs) > 0 {
-		errs = append(errs, errors.New("no interface has an address in the range of a pool that is announced at layer 2: set announce.interfaces"))
+	s.LANs = lans(cfg, ranges, host)
+	for _, l := range s.LANs {
+		if len(l.Interfaces) == 0 && len(host.Addrs) > 0 {
+			errs = append(errs, fmt.Errorf("no interface has an address in the range of pool %s: set announce.interfaces", strings.Join(l.Pools, ", ")))
+		}
 	}
 	peers, err := a.heartbeats(c, &s, ranges, host)
 	if errs = append(errs, err); err != nil {
@@ -67,7 +70,7 @@ func (a *Announcing) compute() (announce.Settings, nodes.Own, error) {
 	}
 	s.Peers = peers
 	own := nodes.Own{}
-	if addr := ownAddress(c.Listen, s.Interfaces, host); addr.IsValid() && a.Fleet {
+	if addr := ownAddress(c.Listen, announce.Interfaces(s.LANs), host); addr.IsValid() && a.Fleet {
 		own = nodes.Own{Address: addr, Pools: ranges}
 	}
 	return s, own, errors.Join(errs...)
@@ -122,20 +125,38 @@ func routerID(node, device string, host hostnet.Snapshot) netip.Addr {
 	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, max(h.Sum32(), 1))))
 }
 
-// interfaces returns where VIPs are announced at layer 2: the configured interfaces, or those with an
-// address in a subnet that has VIPs.
-func interfaces(configured []string, ranges []netip.Prefix, device string, host hostnet.Snapshot) []string {
-	if len(configured) > 0 {
-		return configured
+// lans returns where VIPs are announced at layer 2: at the interfaces that the pool names or [announce], else at those with an
+// address in a subnet that has VIPs of the pool, else at those with VIPs of any pool. No two LANs have the same interfaces.
+func lans(cfg *configs.Config, ranges []netip.Prefix, host hostnet.Snapshot) (out []announce.LAN) {
+	for i := range cfg.Pools {
+		p := &cfg.Pools[i]
+		if cfg.AnnounceMode(p) != announce.L2 {
+			continue
+		}
+		var names []string
+		for _, choice := range [][]string{p.Interfaces, cfg.Announce.Interfaces, interfaces(p.CIDRs, cfg.Dataplane.Device, host), interfaces(ranges, cfg.Dataplane.Device, host)} {
+			if len(names) == 0 {
+				names = slices.Compact(slices.Sorted(slices.Values(choice)))
+			}
+		}
+		at := slices.IndexFunc(out, func(l announce.LAN) bool { return slices.Equal(l.Interfaces, names) })
+		if at < 0 {
+			at = len(out)
+			out = append(out, announce.LAN{Interfaces: names})
+		}
+		out[at].Pools, out[at].CIDRs = append(out[at].Pools, p.Name), append(out[at].CIDRs, p.CIDRs...)
 	}
-	var out []string
+	return out
+}
+
+// interfaces returns those with an address in a subnet that has addresses of the ranges.
+func interfaces(ranges []netip.Prefix, device string, host hostnet.Snapshot) (out []string) {
 	for _, a := range host.Addrs {
 		if a.Link != device && a.Link != "lo" && !a.Prefix.IsSingleIP() && slices.ContainsFunc(ranges, a.Prefix.Masked().Overlaps) {
 			out = append(out, a.Link)
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return out
 }
 
 // ownAddress returns the address that other hosts send heartbeats to: the one of listen, or the

@@ -71,8 +71,10 @@ func (a *Announcing) Checks() []v1.Check {
 		warn(v1.LevelWarn, message, "remove announce of the pool, or set it to \"l2\"")
 	}
 	host, _, _ := a.Host.Get(struct{}{})
-	for _, message := range sharedLANs(settings.Interfaces, host) {
-		warn(v1.LevelWarn, message, "set announce.interfaces to one of them, or join them to a bond")
+	for i := range settings.LANs {
+		for _, message := range sharedLANs(&settings.LANs[i], host) {
+			warn(v1.LevelWarn, message, "set announce.interfaces to one of them, or join them to a bond")
+		}
 	}
 	if a.Nodes.Draining(settings.Node) {
 		warn(v1.LevelWarn, "this node drains", "end the drain: ironvip node undrain "+settings.Node)
@@ -217,13 +219,13 @@ const announceIt = `set announce.mode to "l2" and start ironvip-announcer`
 
 func sameLAN(h hostnet.Addr, pool netip.Prefix) bool { return h.Prefix.Masked().Overlaps(pool) }
 
-// sharedLANs names interfaces that announce VIPs in the same subnet: they answer for each VIP with two link addresses,
+// sharedLANs names interfaces that announce the same VIPs in one subnet: they answer for each VIP with two link addresses,
 // between which clients and switches move to and fro.
-func sharedLANs(interfaces []string, host hostnet.Snapshot) (out []string) {
+func sharedLANs(lan *announce.LAN, host hostnet.Snapshot) (out []string) {
 	links := map[netip.Prefix][]string{} // by subnet
 	for _, h := range host.Addrs {
 		subnet := h.Prefix.Masked()
-		if slices.Contains(interfaces, h.Link) && !h.Prefix.IsSingleIP() && !subnet.Addr().IsLinkLocalUnicast() && !slices.Contains(links[subnet], h.Link) {
+		if slices.Contains(lan.Interfaces, h.Link) && !h.Prefix.IsSingleIP() && !subnet.Addr().IsLinkLocalUnicast() && !slices.Contains(links[subnet], h.Link) {
 			links[subnet] = append(links[subnet], h.Link)
 		}
 	}

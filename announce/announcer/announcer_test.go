@@ -19,6 +19,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/control"
+	"github.com/ironvip/ironvip/announce/l2"
 	"github.com/ironvip/ironvip/internal/mirror"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/reconcile"
@@ -304,8 +305,8 @@ func TestIneligibleIsWithdrawnInTheSameStep(t *testing.T) {
 	}
 }
 
-// The gate of an earlier run is removed once when nothing is to be announced at layer 2. Without an
-// interface, it stays: other hosts announce the VIPs.
+// The gate of an earlier run is removed once when nothing is to be announced at layer 2. If no speaker begins,
+// it stays: other hosts announce the VIPs.
 func TestGateOfAnEarlierRun(t *testing.T) {
 	a := New(Options{Socket: filepath.Join(t.TempDir(), "control.sock"), Log: slog.New(slog.DiscardHandler)})
 	o := newL2(a, "record")
@@ -317,9 +318,11 @@ func TestGateOfAnEarlierRun(t *testing.T) {
 		}
 		return fails
 	}
+	o.open = func(context.Context, l2.Config) (l2Speaker, error) { return nil, errors.New("no permission") }
+	defer o.close(false)
 	on := &announce.Settings{Pools: []announce.Pool{{Name: "lan", Mode: announce.L2}}}
 	if err := o.configure(on); err == nil || removed != 0 {
-		t.Errorf("without an interface: %v, removed %d times", err, removed)
+		t.Errorf("without a speaker: %v, removed %d times", err, removed)
 	}
 	o.ran, fails = true, errors.New("no answer")
 	for range 3 {

@@ -69,18 +69,15 @@ func (o *l2Output) configure(s *announce.Settings) error {
 
 // apply starts, changes or ends the speaker.
 func (o *l2Output) apply(s *announce.Settings) error {
-	switch {
-	case !s.Uses(announce.L2):
+	if !s.Uses(announce.L2) {
 		o.end()
 		o.remove()
 		return nil
-	case len(s.Interfaces) == 0: // the gate stays: this host is silent, and offline for the decision
-		o.end()
-		return errors.New("no interface to announce VIPs on")
 	}
-	c := l2.Config{Interfaces: s.Interfaces, Pools: s.Ranges(announce.L2), Device: s.Device, DeadMan: s.Timing().Handover, Record: o.record, Log: o.a.log,
+	c := l2.Config{LANs: s.LANs, Device: s.Device, DeadMan: s.Timing().Handover, Record: o.record, Log: o.a.log,
 		Report: func(r l2.Report) { o.a.mail.post(func() { o.report(r) }) }}
-	maps.DeleteFunc(o.links, func(name string, _ l2.State) bool { return !slices.Contains(s.Interfaces, name) })
+	names := announce.Interfaces(s.LANs)
+	maps.DeleteFunc(o.links, func(name string, _ l2.State) bool { return !slices.Contains(names, name) })
 	if o.speaker != nil {
 		return o.speaker.Reconfigure(c)
 	}
@@ -249,7 +246,7 @@ func (o *l2Output) report(r l2.Report) {
 	switch {
 	case o.speaker == nil:
 	case r.Addr.IsValid():
-		place := announce.Place{Addr: r.Addr, At: strings.Join(o.a.settings.Interfaces, ",")} // the VIP is announced on all of them
+		place := announce.Place{Addr: r.Addr, At: r.At}
 		if r.State == l2.Released {
 			o.a.tables.Announced.Delete(place)
 			return
@@ -279,32 +276,46 @@ func (o *l2Output) report(r l2.Report) {
 	}
 }
 
-// checkOffline gives all VIPs up, so that other hosts take them, while this host has no speaker or none
-// of the interfaces works.
+// checkOffline gives all VIPs up, so that other hosts take them, while this host has no speaker, and those of a LAN while none
+// of its interfaces works.
 func (o *l2Output) checkOffline() {
-	links := o.linksDown()
-	o.a.problems.set("l2 interfaces", links)
-	why := ""
-	if err := cmp.Or(o.absent, links); err != nil {
-		why = err.Error()
+	var down []string
+	for i := range o.a.settings.LANs {
+		l := &o.a.settings.LANs[i]
+		if why := o.linksDown(l); why != "" {
+			down = append(down, strings.Join(l.Pools, ", ")+": "+why)
+		}
 	}
+	var problem error
+	if down != nil {
+		problem = errors.New(strings.Join(down, "; "))
+	}
+	o.a.problems.set("l2 interfaces of pool", problem)
 	if o.a.core != nil {
-		o.a.core.decider.SetOffline(why)
+		o.a.core.decider.SetOffline(o.offline)
 	}
 }
 
-// linksDown returns the states of the interfaces if none of them works.
-func (o *l2Output) linksDown() error {
+// offline returns why a VIP can't be announced; "": it can.
+func (o *l2Output) offline(vip netip.Addr) string {
+	if o.absent != nil {
+		return o.absent.Error()
+	}
+	if i := slices.IndexFunc(o.a.settings.LANs, func(l announce.LAN) bool { return l.Has(vip) }); i >= 0 {
+		return o.linksDown(&o.a.settings.LANs[i])
+	}
+	return ""
+}
+
+// linksDown returns the states of the interfaces of a LAN if none of them works, else "".
+func (o *l2Output) linksDown(l *announce.LAN) string {
 	var down []string
-	for _, name := range o.a.settings.Interfaces {
+	for _, name := range l.Interfaces {
 		state, known := o.links[name]
 		if !known || state == l2.LinkUp {
-			return nil
+			return ""
 		}
 		down = append(down, fmt.Sprintf("%s: %s", name, state))
 	}
-	if down == nil {
-		return nil
-	}
-	return errors.New(strings.Join(down, ", "))
+	return cmp.Or(strings.Join(down, ", "), "no interface to announce VIPs on")
 }

@@ -90,9 +90,14 @@ func newL2Host(t *testing.T, name string, at netip.AddrPort, peers ...netip.Addr
 	}
 	clear(h.outputs)
 	h.outputs[announce.L2] = h.out
-	h.settings = announce.Settings{Node: name, Weight: 1, Interfaces: []string{"eth0"}, Heartbeat: beat, Missed: missed, Settle: settle, Hold: time.Hour, Peers: peers,
-		Pools: []announce.Pool{{Name: "lan", Mode: announce.L2, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}
+	h.settings = announce.Settings{Node: name, Weight: 1, LANs: lanAt("eth0"), Heartbeat: beat, Missed: missed, Settle: settle, Hold: time.Hour, Peers: peers,
+		Pools: []announce.Pool{{Name: "lan", Mode: announce.L2, CIDRs: lanAt()[0].CIDRs}}}
 	return h
+}
+
+// lanAt is the LAN of all VIPs.
+func lanAt(interfaces ...string) []announce.LAN {
+	return []announce.LAN{{Pools: []string{"lan"}, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Interfaces: interfaces}}
 }
 
 // start gives the host what its agent would send.
@@ -166,7 +171,7 @@ func TestHostWithoutSpeakerGivesUp(t *testing.T) {
 				t.Errorf("%s: %+v", when, n)
 			}
 			a.publish(time.Now())
-			expect.Equal(t, a.stats.Problem, "l2: "+why, "%s: problem", when)
+			expect.True(t, strings.HasPrefix(a.stats.Problem, "l2") && strings.HasSuffix(a.stats.Problem, ": "+why), "%s: problem %q", when, a.stats.Problem)
 		}
 
 		a.refuse = errors.New("no permission")
@@ -194,14 +199,71 @@ func TestHostWithoutSpeakerGivesUp(t *testing.T) {
 		a.refuse = nil
 		pass(10*time.Second+2*settle, a, b)
 		share("after another start")
-		a.settings.Interfaces = nil
+		a.settings.LANs = lanAt()
 		a.configure(&a.settings, time.Now())
 		pass(2*beat, a, b)
 		gone("no interface", "no interface to announce VIPs on")
-		a.settings.Interfaces = []string{"eth0"}
+		a.settings.LANs = lanAt("eth0")
 		a.configure(&a.settings, time.Now())
 		pass(2*settle, a, b)
 		share("with an interface")
+	})
+}
+
+// An interface that fails moves the VIPs of its pools only, and the problem names these. Interfaces that are not known yet don't.
+func TestInterfaceMovesItsVIPs(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		hosts := map[netip.AddrPort]*l2Host{}
+		send := func(from, to netip.AddrPort, packet []byte) {
+			hosts[to].packets = append(hosts[to].packets, heartbeat.Packet{From: from, Data: slices.Clone(packet)})
+		}
+		a, b := newL2Host(t, "lb1", loopback(1, 7481), loopback(2, 7481)), newL2Host(t, "lb2", loopback(2, 7481), loopback(1, 7481))
+		hosts[a.at], hosts[b.at] = a, b
+		in := func(i int) bool { return i < l2HostVIPs/2 } // the first LAN
+		for _, h := range hosts {
+			h.settings.LANs = append(lanAt("eth0"), lanAt("eth1", "eth2")...)
+			h.settings.LANs[0].CIDRs, h.settings.LANs[1].Pools = nil, []string{"mail", "web"}
+			for i := range l2HostVIPs {
+				if in(i) {
+					h.settings.LANs[0].CIDRs = append(h.settings.LANs[0].CIDRs, netip.PrefixFrom(simVIP(i), 32))
+				}
+			}
+			h.start(send)
+			defer h.closeOutputs(false)
+		}
+		pass(2*settle, a, b)
+		count := func(what string, first, second func(n int) bool) {
+			t.Helper()
+			var n [2]int
+			for i := range l2HostVIPs {
+				if a.speaker().owns[simVIP(i)] == b.speaker().owns[simVIP(i)] {
+					t.Errorf("%s: %s has no owner, or two", what, simVIP(i))
+				}
+				if a.speaker().owns[simVIP(i)] {
+					n[map[bool]int{false: 1}[in(i)]]++
+				}
+			}
+			if !first(n[0]) || !second(n[1]) {
+				t.Errorf("%s: lb1 has %v", what, n)
+			}
+		}
+		some, none := func(n int) bool { return n > 0 && n < l2HostVIPs/2 }, func(n int) bool { return n == 0 }
+		count("before", some, some)
+		a.speaker().config.Report(l2.Report{Interface: "eth1", State: l2.LinkDown})
+		pass(beat, a, b)
+		count("one of two interfaces", some, some)
+		former := a.core.decider.Evaluated
+		a.speaker().config.Report(l2.Report{Interface: "eth2", State: l2.LinkMissing})
+		pass(beat, a, b)
+		count("both", some, none)
+		expect.True(t, a.core.decider.Evaluated-former <= l2HostVIPs, "decisions") // of the LAN, and again for the claims of the other host
+		a.publish(time.Now())
+		expect.Equal(t, a.stats.Problem, "l2 interfaces of pool: mail, web: eth1: link down, eth2: link missing", "problem")
+		a.settings.LANs[1].Interfaces = []string{"eth3"}
+		a.configure(&a.settings, time.Now())
+		pass(2*settle, a, b)
+		count("another interface", some, some)
+		expect.Equal(t, a.stats.Problem, "", "problem")
 	})
 }
 
@@ -251,8 +313,9 @@ func TestEndOfASpeakerKeepsRoutes(t *testing.T) {
 func TestNoSpeakerCollectsNoReleases(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		h := newL2Host(t, "lb1", loopback(1, 7481))
-		h.settings.Interfaces = nil
+		h.refuse = errors.New("no permission")
 		h.start(nil)
+		defer h.closeOutputs(false)
 		for range 100 {
 			h.out.set(nil, &announce.Announcement{Addr: simVIP(1), Here: true}, false)
 			h.out.set(nil, &announce.Announcement{Addr: simVIP(1)}, false)

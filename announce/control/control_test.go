@@ -25,7 +25,7 @@ func travels[V any](t *testing.T, rows ...V) {
 
 func TestRowsTravel(t *testing.T) {
 	addr, at, since := netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddrPort("[fd00::1]:7481"), time.Unix(1_700_000_000, 5)
-	travels(t, announce.Settings{}, announce.Settings{Node: "lb1", Weight: 2, Draining: true, Device: "ironvip0", Interfaces: []string{"eth0"},
+	travels(t, announce.Settings{}, announce.Settings{Node: "lb1", Weight: 2, Draining: true, Device: "ironvip0", LANs: []announce.LAN{{Pools: []string{"lan"}, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Interfaces: []string{"eth0"}}},
 		Pools:  []announce.Pool{{Name: "lan", Mode: announce.BGP, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}},
 		Listen: ":7481", Peers: []netip.AddrPort{at}, Keys: [][]byte{[]byte("key")}, Heartbeat: 1, Missed: 2, Settle: 3, Hold: 4, RouterID: netip.MustParseAddr("192.0.2.1"),
 		BGP: []announce.BGPPeer{{}, {Peer: addr, Interface: "eth0", ASN: 1, LocalASN: 2, Password: "p", Communities: []string{"1:2"}, MED: new(uint32(3)), LocalPref: new(uint32(4)), Prepend: new(5), LinkBandwidth: "backends", Multihop: 5,

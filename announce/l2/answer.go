@@ -46,14 +46,15 @@ func (s *Speaker) take(index int, c frame.Claim) {
 func (s *Speaker) observe(index int, c frame.Claim) (on link.Link, answer bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.machine.Has(c.Addr) {
+	at := s.lanOf(c.Addr)
+	if at == nil {
 		return on, false
 	}
 	for _, l := range s.state.Links {
 		if l.MAC == c.From {
 			return on, false // this host's own, on a LAN with two of its interfaces
 		}
-		if l.Index == index {
+		if l.Index == index && at.has(l) {
 			on = l
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/l2"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -49,6 +50,7 @@ func TestMain(m *testing.M) {
 type settings struct {
 	Interfaces []string
 	Pools      []netip.Prefix
+	LANs       []announce.LAN // others
 	Device     string
 	DeadMan    time.Duration
 	Record     string
@@ -75,7 +77,7 @@ func child(text string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	config := func(c settings) l2.Config {
-		return l2.Config{Interfaces: c.Interfaces, Pools: c.Pools, Device: c.Device, DeadMan: c.DeadMan, Record: c.Record,
+		return l2.Config{LANs: append(c.LANs, announce.LAN{CIDRs: c.Pools, Interfaces: c.Interfaces}), Device: c.Device, DeadMan: c.DeadMan, Record: c.Record,
 			Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Report: func(r l2.Report) { say(line{Report: &r}) }}
 	}
 	s, err := l2.New(ctx, config(c))
@@ -141,6 +143,9 @@ func child(text string) error {
 			paused.Store(false)
 		case "interfaces":
 			c.Interfaces = words[1:]
+			err = s.Reconfigure(config(c))
+		case "other-interfaces": // of the second LAN
+			c.LANs = []announce.LAN{{CIDRs: c.LANs[0].CIDRs, Interfaces: words[1:]}}
 			err = s.Reconfigure(config(c))
 		}
 		l := line{Done: words[0]}

@@ -3,21 +3,20 @@ package l2
 import (
 	"log/slog"
 	"net/netip"
-	"slices"
 	"time"
 
 	"go4.org/netipx"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/announce/l2/link"
 )
 
 // Config is the input of a Speaker. It is valid: the configuration has been checked.
 type Config struct {
-	// Interfaces are names of Ethernet interfaces. They may be missing, appear and vanish.
-	Interfaces []string
-	// Pools are the ranges of virtual addresses, which the gate guards.
-	Pools []netip.Prefix
+	// LANs have the ranges of virtual addresses, which the gate guards, and the Ethernet interfaces at which
+	// they are announced. Interfaces may be missing, appear and vanish.
+	LANs []announce.LAN
 	// Device is the interface that has the virtual addresses, usually "ironvip0". Addresses in the
 	// pools that are on any other interface are the host's own, and the gate doesn't affect them.
 	Device string
@@ -33,13 +32,17 @@ type Config struct {
 }
 
 func (c *Config) filter() link.Filter {
-	return link.Filter{Interfaces: slices.Clone(c.Interfaces), Pools: slices.Clone(c.Pools), Device: c.Device}
+	f := link.Filter{Interfaces: announce.Interfaces(c.LANs), Device: c.Device}
+	for _, l := range c.LANs {
+		f.Pools = append(f.Pools, l.CIDRs...)
+	}
+	return f
 }
 
 // guarded returns the pools without the host's own addresses.
 func (c *Config) guarded(own []netip.Addr) *netipx.IPSet {
 	var b netipx.IPSetBuilder
-	for _, p := range c.Pools {
+	for _, p := range c.filter().Pools {
 		b.AddPrefix(p)
 	}
 	for _, a := range own {
@@ -53,6 +56,7 @@ func (c *Config) guarded(own []netip.Addr) *netipx.IPSet {
 // the gate (neither is set).
 type Report struct {
 	Addr      netip.Addr
+	At        string // of an address: the interfaces of its LAN
 	Interface string
 	State     State
 	MAC       frame.MAC // of the other station in a conflict

@@ -10,6 +10,7 @@
 //
 //	speaker.go   the calls of the owner
 //	loop.go      the goroutine that joins decisions, links, claims and time
+//	lan.go       where the addresses of pools are announced
 //	links.go     what follows from a change of interfaces
 //	answer.go    received frames: answers, and claims of other stations
 //	output.go    frames and reports to send

@@ -35,18 +35,23 @@ func interfaces(st link.State) (all []gate.Interface) {
 // holds mu.
 func (s *Speaker) takeLinks(now time.Time, old, st link.State) (rebuild bool) {
 	s.reportLinks(st)
-	again := false
-	for _, l := range st.Links {
-		was, known := find(old, l.Index)
-		again = again || l.Usable() && (!was.Usable() || was.MAC != l.MAC)
-		if !known {
-			s.joins = slices.AppendSeq(s.joins, s.machine.Addrs())
+	for _, at := range s.lans {
+		again := false
+		for _, l := range st.Links {
+			if !at.has(l) {
+				continue
+			}
+			was, known := find(old, l.Index)
+			again = again || l.Usable() && (!was.Usable() || was.MAC != l.MAC)
+			if !known {
+				s.joins = slices.AppendSeq(s.joins, at.machine.Addrs())
+			}
 		}
+		if again {
+			at.machine.Reannounce(now)
+		}
+		s.block(now, at, st.Own)
 	}
-	if again {
-		s.machine.Reannounce(now)
-	}
-	s.block(now, st.Own)
 	return !slices.Equal(interfaces(old), interfaces(st)) || !slices.Equal(old.Own, st.Own)
 }
 
@@ -77,7 +82,7 @@ func find(st link.State, index int) (link.Link, bool) {
 
 // reportLinks reports changes of the configured interfaces. The caller holds mu.
 func (s *Speaker) reportLinks(st link.State) {
-	names := s.config.Interfaces
+	names := s.config.filter().Interfaces
 	for name := range s.reported {
 		if !slices.Contains(names, name) {
 			delete(s.reported, name)
@@ -102,24 +107,24 @@ func (s *Speaker) reportLinks(st link.State) {
 	}
 }
 
-// block gives up addresses that another interface of this host got, and takes back those that it no
+// block gives up addresses of a LAN that another interface of this host got, and takes back those that it no
 // longer has. The kernel answers for the former, whatever this process does. The caller holds mu.
-func (s *Speaker) block(now time.Time, own []netip.Addr) {
+func (s *Speaker) block(now time.Time, l *lan, own []netip.Addr) {
 	for _, a := range own {
-		if s.machine.Has(a) {
-			s.machine.Release(a)
-			s.own(now, a, false)
+		if l.machine.Has(a) {
+			l.machine.Release(a)
+			s.own(now, l, a, false)
 		}
 	}
-	for a := range s.blocked {
+	for a := range l.blocked {
 		if !slices.Contains(own, a) {
-			delete(s.blocked, a)
-			s.own(now, a, false)
+			delete(l.blocked, a)
+			s.own(now, l, a, false)
 		}
 	}
 }
 
-// join joins the groups of queued addresses on all interfaces, or leaves them, for a limited time.
+// join joins the groups of queued addresses on the interfaces of their LANs, and leaves others, for a limited time.
 // Announcements don't wait for it: a station that knows the address needs no group.
 func (s *Speaker) join() {
 	for begin := time.Now(); time.Since(begin) < joining; {
@@ -131,13 +136,13 @@ func (s *Speaker) join() {
 		}
 		a := s.joins[0]
 		s.joins = s.joins[1:]
-		has, links := s.machine.Has(a), s.state.Links
+		at, links := s.lanOf(a), s.state.Links
 		s.mu.Unlock()
 		for _, l := range links {
 			if a.Is4() || !l.Ethernet {
 				continue
 			}
-			if !has {
+			if at == nil || !at.has(l) {
 				s.groups.Leave(l.Index, a)
 			} else if err := s.groups.Join(l.Index, a); err != nil && !s.warned[l.Index] {
 				s.warned[l.Index] = true

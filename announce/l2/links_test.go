@@ -5,11 +5,14 @@ package l2_test
 import (
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/l2"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -129,6 +132,49 @@ func TestSeveralInterfaces(t *testing.T) {
 	a.is(l2.Announced, vips...)
 	must.Succeed(t, l.Switch.Netlink.LinkSetUp(device(t, l.Switch, "a.eth0")))
 	l.watch.answered("announced on both again", vips, a.mac)
+}
+
+// The addresses of a pool are announced at the interfaces of the pool only: on another LAN, the host is silent about them, and
+// ignores who has them. An interface without carrier, and other interfaces of a pool, don't disturb other pools.
+func TestEachPoolAtItsInterfaces(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	second := netlab.NewLAN(t, "x1", "x2", "x3", "client2")
+	second.Connect(l.a, "eth1")
+	others := []netip.Addr{netip.MustParseAddr("10.99.0.1"), netip.MustParseAddr("fd99::1")}
+	all := append(slices.Clone(vips), others...)
+	first, watch := observe(t, l.client, all...), observe(t, second.Nodes[3], all...)
+	hold(second.Nodes[0]) // a station there has the addresses of the first LAN
+	c := defaults()
+	c.LANs = []announce.LAN{{CIDRs: c.Pools[2:], Interfaces: []string{"eth1"}}}
+	c.Pools = c.Pools[:2]
+	a := start(t, l.a, c)
+	start(t, l.b, defaults())
+	a.own(all...)
+	mac := l.a.MAC("eth1")
+	first.answered("the first pool on its LAN", vips, a.mac)
+	watch.answered("the first pool on another LAN", vips[:1], second.Nodes[0].MAC("eth0"))
+	watch.answered("the second pool on its LAN", others, mac)
+	first.answered("the second pool on another LAN", others)
+
+	mark := a.mark()
+	port := device(t, second.Switch, "a.eth1")
+	must.Succeed(t, second.Switch.Netlink.LinkSetDown(port))
+	a.is(l2.Waiting, others...)
+	first.answered("the interface of the second pool has no carrier", vips, a.mac)
+	must.Succeed(t, second.Switch.Netlink.LinkSetUp(port))
+	a.is(l2.Announced, others...)
+	watch.answered("it has a carrier", others, mac)
+	a.do("interfaces", "eth0", "eth1")
+	a.do("interfaces", "eth0")
+	for _, r := range a.reports()[mark:] {
+		expect.True(t, !r.Addr.IsValid() || slices.Contains(vips, r.Addr) == strings.HasPrefix(r.At, "eth0"), "%+v", r)
+		expect.True(t, !slices.Contains(vips, r.Addr) || r.State == l2.Released || r.State == l2.Announced, "%+v", r)
+	}
+	a.do("other-interfaces", "eth0", "eth7")
+	first.answered("the second pool has another interface", others, a.mac)
+	watch.answered("the LAN where it was", others)
+	first.answered("the first pool", vips, a.mac)
 }
 
 // Two interfaces on one LAN are no conflict.

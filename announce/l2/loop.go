@@ -5,18 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/ironvip/ironvip/announce/l2/claim"
 	"github.com/ironvip/ironvip/announce/l2/gate"
-	"github.com/ironvip/ironvip/announce/l2/link"
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/parallel"
 )
 
-// Pace of announcements: 20,000 addresses a second. Each is a frame per interface.
+// Pace of announcements: 20,000 addresses a second on each LAN. Each is a frame per interface.
 const (
 	burst = 100
 	tick  = 5 * time.Millisecond
@@ -53,7 +51,9 @@ func (s *Speaker) loop(ctx context.Context, failed <-chan error) error {
 		s.step(ctx, now)
 		if !now.Before(resume) {
 			s.mu.Lock()
-			s.machine.Run(now, burst)
+			for _, l := range s.lans {
+				l.machine.Run(now, burst)
+			}
 			_ = s.changeGate() // it is tried again with the whole gate
 			s.mu.Unlock()
 			s.join()
@@ -82,11 +82,13 @@ func (s *Speaker) next(resume time.Time) time.Time {
 	sooner(s.repairs.at)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if first, ok := s.machine.First(); ok {
-		if first.Before(resume) {
-			first = resume
+	for _, l := range s.lans {
+		if first, ok := l.machine.First(); ok {
+			if first.Before(resume) {
+				first = resume
+			}
+			sooner(first)
 		}
-		sooner(first)
 	}
 	if len(s.joins) > 0 {
 		sooner(resume)
@@ -110,9 +112,13 @@ func (s *Speaker) step(ctx context.Context, now time.Time) {
 		s.dirty = max(s.dirty, unsure)
 		s.repairs.at = now
 	}
-	s.machine.SetUsable(now, alive && slices.ContainsFunc(state.Links, link.Link.Usable))
+	for _, l := range s.lans {
+		l.machine.SetUsable(now, alive && l.usable(state))
+	}
 	for a, o := range s.observed {
-		s.machine.Observe(now, a, o.kind, o.from)
+		if l := s.lanOf(a); l != nil {
+			l.machine.Observe(now, a, o.kind, o.from)
+		}
 	}
 	if len(s.observed) > 0 {
 		s.observed = map[netip.Addr]observation{} // a map never shrinks

@@ -13,13 +13,16 @@ import (
 	"github.com/ironvip/ironvip/announce/l2/wire"
 )
 
-// output is the Speaker as its Machine sees it. The caller of the Machine holds mu.
-type output struct{ s *Speaker }
+// output is the Speaker as the Machine of a LAN sees it. The caller of the Machine holds mu.
+type output struct {
+	s   *Speaker
+	lan *lan
+}
 
 func (o output) Open(a netip.Addr) { o.s.changes[a] = true }
 func (o output) Shut(a netip.Addr) { o.s.changes[a] = false }
 
-// Send sends a frame on all usable interfaces, after the gate has been opened.
+// Send sends a frame on all usable interfaces of the LAN, after the gate has been opened.
 func (o output) Send(a netip.Addr, f claim.Frame) bool {
 	s := o.s
 	_ = s.changeGate() // it is tried again with the whole gate
@@ -28,7 +31,7 @@ func (o output) Send(a netip.Addr, f claim.Frame) bool {
 	}
 	sent := true
 	for _, l := range s.state.Links {
-		if !l.Usable() {
+		if !l.Usable() || !o.lan.has(l) {
 			continue
 		}
 		s.buffer = appendFrame(s.buffer[:0], l, a, f)
@@ -57,7 +60,7 @@ func appendFrame(b []byte, l link.Link, a netip.Addr, f claim.Frame) []byte {
 
 // Report reports a state.
 func (o output) Report(a netip.Addr, st claim.State, r claim.Rival) {
-	rep := Report{Addr: a}
+	rep := Report{Addr: a, At: o.lan.At()}
 	switch st {
 	case claim.Waiting:
 		rep.State, rep.Reason = Waiting, "no usable interface"

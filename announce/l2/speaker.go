@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -42,10 +41,9 @@ type Speaker struct {
 	mu       sync.Mutex // guards the following fields
 	config   Config
 	gate     *gate.Gate
-	machine  *claim.Machine             // what the caller owns
-	blocked  map[netip.Addr]struct{}    // what it owns and another interface of this host has
+	lans     []*lan                     // with what the caller owns
 	changes  map[netip.Addr]bool        // not in the gate yet: true is open
-	observed map[netip.Addr]observation // of the machine's addresses, not seen by it yet
+	observed map[netip.Addr]observation // of the machines' addresses, not seen by them yet
 	joins    []netip.Addr               // addresses whose groups are to be joined or left
 	reported map[string]State           // of interfaces
 	opened   bool                       // reported as open
@@ -83,11 +81,11 @@ const (
 // pools. It needs CAP_NET_ADMIN and CAP_NET_RAW.
 func New(ctx context.Context, c Config) (*Speaker, error) {
 	s := &Speaker{
-		log: c.Log, receive: c.Report, config: c, wake: wake.New(), blocked: map[netip.Addr]struct{}{}, changes: map[netip.Addr]bool{},
+		log: c.Log, receive: c.Report, config: c, wake: wake.New(), changes: map[netip.Addr]bool{},
 		observed: map[netip.Addr]observation{}, warned: map[int]bool{}, reported: map[string]State{},
 		repairs: repairs{pause: backoff.Backoff{Lo: 50 * time.Millisecond, Hi: 10 * time.Second}},
 	}
-	s.machine = claim.New(output{s})
+	s.setLANs(time.Now(), c.LANs)
 	if err := s.openAll(ctx); err != nil {
 		s.close()
 		return nil, fmt.Errorf("announce on layer 2: %w", err)
@@ -170,29 +168,34 @@ func (s *Speaker) Own(addr netip.Addr, probe bool) error {
 	if s.ended {
 		return errEnded
 	}
-	if !s.inPools(addr) {
+	l := s.lanFor(addr)
+	if l == nil {
 		return fmt.Errorf("own %v: the address is in no pool", addr)
 	}
-	if _, blocked := s.blocked[addr]; !blocked && !s.machine.Has(addr) {
-		s.own(time.Now(), addr, probe)
+	if !l.owns(addr) {
+		s.own(time.Now(), l, addr, probe)
 		s.wake.Set()
 	}
 	return nil
 }
 
-func (s *Speaker) inPools(addr netip.Addr) bool {
-	return slices.ContainsFunc(s.config.Pools, func(p netip.Prefix) bool { return p.Contains(addr) })
-}
-
-// own gives an address to the machine, unless another interface of this host has it. The caller holds mu.
-func (s *Speaker) own(now time.Time, a netip.Addr, probe bool) {
+// own gives an address to the machine of a LAN, unless another interface of this host has it. The caller holds mu.
+func (s *Speaker) own(now time.Time, l *lan, a netip.Addr, probe bool) {
 	if slices.Contains(s.state.Own, a) {
-		s.blocked[a] = struct{}{}
-		s.report(Report{Addr: a, State: Conflict, Reason: "another interface of this host has the address"})
+		l.blocked[a] = struct{}{}
+		s.report(Report{Addr: a, At: l.At(), State: Conflict, Reason: "another interface of this host has the address"})
 	} else {
-		s.machine.Own(now, a, probe)
+		l.machine.Own(now, a, probe)
 	}
 	s.joins = append(s.joins, a)
+}
+
+// release takes an address away that the caller owns. The caller holds mu.
+func (s *Speaker) release(l *lan, a netip.Addr) {
+	delete(l.blocked, a)
+	l.machine.Release(a)
+	s.joins = append(s.joins, a)
+	s.report(Report{Addr: a, At: l.At(), State: Released})
 }
 
 // Release makes this host silent about addresses. When it returns, the host no longer answers. It
@@ -205,11 +208,8 @@ func (s *Speaker) Release(addrs ...netip.Addr) error {
 		return errEnded
 	}
 	for _, a := range addrs {
-		if _, blocked := s.blocked[a]; blocked || s.machine.Has(a) {
-			delete(s.blocked, a)
-			s.machine.Release(a)
-			s.joins = append(s.joins, a)
-			s.report(Report{Addr: a, State: Released})
+		if l := s.first(func(l *lan) bool { return l.owns(a) }); l != nil {
+			s.release(l, a)
 		}
 	}
 	s.wake.Set()
@@ -244,22 +244,26 @@ func (s *Speaker) Refresh() error {
 func (s *Speaker) Reannounce() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.machine.Reannounce(time.Now())
+	for _, l := range s.lans {
+		l.machine.Reannounce(time.Now())
+	}
 	s.wake.Set()
 }
 
 // Reconfigure changes the configuration. Log, Report and Record can't be changed. Addresses that are no
-// longer in a pool are released.
+// longer in a pool are released, and those of other interfaces than before are announced again.
 func (s *Speaker) Reconfigure(c Config) error {
+	s.links.SetFilter(c.filter())
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return errEnded
+	}
 	s.config = c
-	owned := slices.AppendSeq(slices.Collect(maps.Keys(s.blocked)), s.machine.Addrs())
-	gone := slices.DeleteFunc(owned, s.inPools)
+	s.setLANs(time.Now(), c.LANs)
 	s.dirty = max(s.dirty, unsure) // other pools
 	s.wake.Set()
-	s.mu.Unlock()
-	s.links.SetFilter(c.filter())
-	return s.Release(gone...)
+	return s.changeGate()
 }
 
 // checkAlive notices that the time of the last Refresh is over. The caller holds mu.
@@ -274,10 +278,12 @@ func (s *Speaker) checkAlive(now time.Time) {
 
 // forget releases everything. The caller holds mu.
 func (s *Speaker) forget() {
-	s.joins = slices.AppendSeq(s.joins, s.machine.Addrs())
-	s.machine.Clear()
-	s.machine.SetUsable(time.Now(), false)
-	clear(s.blocked)
+	for _, l := range s.lans {
+		s.joins = slices.AppendSeq(s.joins, l.machine.Addrs())
+		l.machine.Clear()
+		l.machine.SetUsable(time.Now(), false)
+		clear(l.blocked)
+	}
 	clear(s.changes)
 	clear(s.observed)
 	if s.opened {

@@ -44,7 +44,7 @@ func TestRun(t *testing.T) {
 		{"", nil, satellite.ExitOK, control.DefaultSocket, "", ""},
 		{"--socket /s", errors.New("socket /s is in use"), satellite.ExitFailed, "/s", "", "ironvip-announcer: socket /s is in use\n"},
 		{"--version", nil, satellite.ExitOK, "", "devel\n", ""},
-		{"--protocol", nil, satellite.ExitOK, "", "3\n", ""},
+		{"--protocol", nil, satellite.ExitOK, "", "4\n", ""},
 		{"--help", nil, satellite.ExitOK, "", "", "the socket for the agent"},
 		{"--other", nil, satellite.ExitUsage, "", "", "not defined: -other"},
 		{"extra", nil, satellite.ExitUsage, "", "", `unexpected argument "extra"`},

@@ -77,7 +77,7 @@ var only = map[string][]string{
 	"dns/zone":                {"vip"},
 	"dns/server":              {"vip", "dns/zone", "internal/connlimit", "internal/backoff", "internal/event", "internal/sockets", "internal/parallel", "internal/wake"},
 	"dns/resolved":            {"internal/backoff", "internal/parallel", "internal/sockopt", "internal/wake"},
-	"announce/l2":             {"vip", "internal/backoff", "internal/parallel", "internal/delayqueue", "internal/netlink", "internal/nftwire", "internal/wake"},
+	"announce/l2":             {"announce", "vip", "internal/backoff", "internal/parallel", "internal/delayqueue", "internal/netlink", "internal/nftwire", "internal/wake"},
 	"health":                  {"vip", "internal/backoff", "internal/command", "internal/keep", "internal/delayqueue", "internal/event", "internal/metric", "internal/table", "internal/text", "internal/tomlfile", "internal/parallel", "internal/workqueue", "internal/wake"},
 	"health/healthport":       {"vip", "pipeline", "internal"},
 	"fleet/treelog":           {"fleet/consulkv"},

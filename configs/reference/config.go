@@ -38,7 +38,7 @@ var Config = Table{
 	{Key: "health.probers", Meaning: "how many hosts of a fleet check a backend ([more](health.md#fleets))", Values: "`auto`: each host in fleets of up to 16 hosts, else 3; `all`; a number from 1 to 100", Default: "`auto`"},
 	{Key: "metrics.backends", Meaning: "the services whose single backends have time series in `/metrics`; these services also have series while they are idle and healthy", Values: "up to 100 of `namespace/name`, where `*` and `?` stand for any characters and `*/*` is every service", Default: "none", Live: true},
 	{Key: "announce.mode", Meaning: "how VIPs are [announced to the network](announce.md) by `ironvip-announcer`; a pool may differ", Values: "`off`; `l2`: one host answers ARP and neighbor discovery; `bgp`: every eligible host announces routes; `routes`: every eligible host sets a route for its own router", Default: "`off`", Live: true},
-	{Key: "announce.interfaces", Meaning: "l2: where VIPs are announced", Values: "names of interfaces", Default: "those with an address in a subnet that has VIPs", Live: true},
+	{Key: "announce.interfaces", Meaning: "l2: where VIPs are announced", Values: "names of interfaces", Default: "for each pool, those with an address in a subnet that has VIPs of it; without one, those of all pools", Live: true},
 	{Key: "announce.peers", Meaning: "l2: the other hosts; this host's own addresses are ignored, so all hosts can have one list; hosts of a fleet on Consul know each other", Values: "addresses, with or without a port", Default: "none", Live: true},
 	{Key: "announce.listen", Meaning: "l2: where heartbeats are received", Values: "a UDP port, or a local address and a port", Default: "`\":7481\"`", Live: true},
 	{Key: "announce.key_file", Meaning: "l2: the shared secrets of the heartbeats, one a line, each with 16 bytes or more; the first one signs, and all are accepted", Values: "a [file path](#secrets)", Default: "required with `peers`; a fleet on Consul creates its own", Live: true},
@@ -86,6 +86,7 @@ var Pool = Table{
 	{Key: "announce_priority", Meaning: "this host's priority for its VIPs", Values: "as `announce.priority`", Default: "`announce.priority`"},
 	{Key: "announce_standby", Meaning: "whether this host is on standby for its VIPs", Values: "as `announce.standby`", Default: "`announce.standby`"},
 	{Key: "announce_zone", Meaning: "the location whose hosts own its VIPs first: a host with another `node.zone` is on standby for them", Values: "as `node.zone`", Default: "no preference"},
+	{Key: "announce_interfaces", Meaning: "l2: where this host announces its VIPs", Values: "as `announce.interfaces`", Default: "`announce.interfaces`"},
 	{Key: "announce_min_backends", Meaning: "how many backends of a service must be usable before this host announces its VIPs", Values: "as `announce.min_backends`", Default: "`announce.min_backends`"},
 	{Key: "bgp", Meaning: "what the routes of its VIPs carry", Values: "the [table below](#routes)", Default: "the keys of the router"},
 }

@@ -18,7 +18,7 @@ import (
 
 // Protocol is the version of the protocol. Both sides name theirs first. Version 1 had lines of JSON. A row whose fields
 // another version would drop or misread needs another number: an upgrade restarts the announcer then.
-const Protocol = 3
+const Protocol = 4
 
 const (
 	maxHello = 64 << 10 // bytes of the first line

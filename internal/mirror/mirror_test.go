@@ -249,7 +249,7 @@ func TestReaderReadsBeforeItGivesUp(t *testing.T) {
 // client may connect again, which ends its former connection.
 func TestRefusedClient(t *testing.T) {
 	for greeting, want := range map[string]string{
-		`{"protocol":1,"keepalive":1000000000,"agent":"b","settings":{}}`: "version 1 of the protocol, this one 3: install the same version",
+		`{"protocol":1,"keepalive":1000000000,"agent":"b","settings":{}}`: "version 1 of the protocol, this one 4: install the same version",
 		fmt.Sprintf(`{"protocol":%d,"client":"b"}`, Protocol):             "another agent is connected, with the state directory a, and this one has b: stop one of them",
 		fmt.Sprintf(`{"protocol":%d,"client":"a"}`, Protocol):             `"version":"v2"`,
 	} {

@@ -3,7 +3,9 @@
 package announce
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -216,6 +218,65 @@ func TestFleetMovesVIPs(t *testing.T) {
 	consul.Continue()
 	a.start()
 	l.awaitThese(owners)
+}
+
+// In a fleet on Consul, any host moves a VIP to any other one, and all know it. A drain ends a move. A pinned VIP returns after the
+// drain, until another host unpins it. Other VIPs stay where they are, and restarts of agents change nothing.
+// Slow: hosts settle for a second, six times, beside a server of Consul.
+func TestMoveInAFleet(t *testing.T) {
+	t.Parallel()
+	l := prepareLab(t, 3)
+	node := l.Join("consul")
+	consul := consultest.Start(t, consultest.Options{In: node, Addr: node.Addr4, Memory: true})
+	for _, h := range l.hosts {
+		h.configure(services(serviceCount, l.backends), l.config(h, "l2", patient+fmt.Sprintf("[ipam]\nstore = \"consul\"\n[consul]\naddress = %q\n", consul.Addr)))
+		h.start()
+	}
+	a, b, c := l.hosts[0], l.hosts[1], l.hosts[2]
+	owners := l.settled()
+	addr := ownedBy(t, owners, a.Name, false)
+	vip := addr.String()
+	moved := func(to *host, why string) {
+		t.Helper()
+		now := maps.Clone(owners)
+		now[addr] = to.Name
+		l.awaitThese(now)
+		for _, h := range l.hosts {
+			wait.Until(t, h.Name+": "+why, func() bool { return strings.Contains(h.must("announce", "explain", vip), why) }, func() any { return h.must("announce", "explain", vip) })
+		}
+		expect.Equal(t, must.Get(l.client.Ask("tcp", netip.AddrPortFrom(addr, servicePort)))(t).Name, to.Name, "the host that serves")
+	}
+	drained := func(h *host) {
+		t.Helper()
+		a.must("node", "drain", h.Name, "--wait")
+		l.awaitNone(h)
+		a.must("node", "undrain", h.Name)
+	}
+
+	c.must("announce", "move", vip, b.Name, "--wait")
+	moved(b, "moved here by an operator")
+	b.upgrade()
+	moved(b, "moved here by an operator")
+	drained(b)
+	moved(a, a.Name+": highest of 3 eligible")
+
+	a.must("node", "drain", c.Name, "--wait")
+	out, err := b.run("announce", "move", vip, c.Name)
+	expect.True(t, err != nil && strings.Contains(out, "drains"), "a move to a host that drains: %v, %s", err, out)
+	b.must("announce", "move", vip, c.Name, "--pin")
+	a.must("node", "undrain", c.Name)
+	moved(c, "pinned here by an operator")
+	drained(c)
+	moved(c, "pinned here by an operator")
+	b.must("announce", "unpin", vip)
+	moved(a, a.Name+": highest of 3 eligible")
+	wait.For(t, "the events of the moves", func() error {
+		out := a.must("events")
+		if !strings.Contains(out, "vip_moved") || !strings.Contains(out, "vip_move_ended") {
+			return errors.New(out)
+		}
+		return nil
+	})
 }
 
 // node waits until a host's list of nodes has another one in a state.

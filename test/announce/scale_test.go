@@ -56,7 +56,7 @@ func startPairOfMany(t testing.TB) *pairOfMany {
 		for v := range manyVIPs {
 			eligible.Set(announce.Eligible{Addr: netip.AddrFrom4([4]byte{10, 90, byte(v >> 8), byte(v)}), Mode: announce.L2, Services: 1})
 		}
-		settings := announce.Settings{Node: n.Name, Weight: 1, Device: "ironvip0", Interfaces: []string{"eth0"}, Listen: ":7481", Keys: [][]byte{[]byte("key")},
+		settings := announce.Settings{Node: n.Name, Weight: 1, Device: "ironvip0", LANs: []announce.LAN{{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.90.0.0/16")}, Interfaces: []string{"eth0"}}}, Listen: ":7481", Keys: [][]byte{[]byte("key")},
 			Pools: []announce.Pool{{Name: "p", Mode: announce.L2, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.90.0.0/16")}}},
 			Peers: []netip.AddrPort{netip.AddrPortFrom(lan.Nodes[1-i].Addr4, 7481)}, Heartbeat: 100 * time.Millisecond, Missed: 3, Settle: time.Second, Hold: time.Minute}
 		tables, one := control.NewTables(clock), control.NewSettings(clock)

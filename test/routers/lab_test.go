@@ -17,8 +17,6 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-func TestMain(m *testing.M) { routers.Main(m) }
-
 const ms = time.Millisecond
 
 // patient are the times of BFD sessions that must not fail on a busy machine.

@@ -20,6 +20,7 @@ import (
 const (
 	older, newer = "1.0.0", "1.1.0"
 	config       = "/etc/ironvip/ironvip.toml"
+	services     = "/etc/ironvip/services.d/web.toml"
 )
 
 var web = netip.MustParseAddrPort("10.96.0.10:80")
@@ -140,8 +141,8 @@ func newHost(t *testing.T) *host {
 	t.Cleanup(func() {
 		agent.Close()
 		if t.Failed() {
-			out, _ := command("journalctl", "--no-pager", "--output=cat", "--lines=60", "--unit=ironvip")
-			t.Logf("the end of the agent's log:\n%s", out)
+			out, _ := command("journalctl", "--no-pager", "--output=short-precise", "--lines=100", "--unit=ironvip", "--unit=ironvip-announcer")
+			t.Logf("the end of the logs of the agent and the announcer:\n%s", out)
 			out, _ = command("ironvip", "source", "list", "--output=wide")
 			t.Logf("its sources:\n%s", out)
 		}
@@ -184,7 +185,7 @@ func (h *host) configure(mode string) {
 		backends = append(backends, fmt.Sprintf("{ address = %q }", b.Addr4))
 	}
 	write(h.t, config, fmt.Sprintf("[dataplane]\nmode = %q\n[ipam]\npod_cidrs = [\"10.244.0.0/16\"]\n[[source]]\ntype = \"static\"\npath = \"/etc/ironvip/services.d\"\n[[pool]]\nname = \"vips\"\ncidrs = [\"10.96.0.0/24\"]\n", mode))
-	write(h.t, "/etc/ironvip/services.d/web.toml", fmt.Sprintf("[[service]]\nname = \"web\"\nvips = [%q]\nports = [ { port = %d, target_port = 8080 } ]\nbackends = [ %s ]\n",
+	write(h.t, services, fmt.Sprintf("[[service]]\nname = \"web\"\nvips = [%q]\nports = [ { port = %d, target_port = 8080 } ]\nbackends = [ %s ]\n",
 		web.Addr(), web.Port(), strings.Join(backends, ", ")))
 }
 

@@ -148,6 +148,11 @@ func (m *Machine) Has(a netip.Addr) bool { return m.addrs[a] != nil }
 // Addrs yields the addresses. None may be added or removed meanwhile.
 func (m *Machine) Addrs() iter.Seq[netip.Addr] { return maps.Keys(m.addrs) }
 
+// Contested reports whether another station has an address.
+func (m *Machine) Contested(a netip.Addr) bool {
+	return m.addrs[a] != nil && m.addrs[a].state == Conflict
+}
+
 // Own adds an address. It does nothing if the address is there.
 func (m *Machine) Own(now time.Time, a netip.Addr, probe bool) {
 	if m.addrs[a] != nil {

@@ -24,7 +24,8 @@ when the host announces the VIP, so no new connection is lost. The move ends whe
 fails, drains or is not eligible any more, or with "announce unpin".
 
 With --pin, it stays: another host has the VIP only while the host can't, and it survives
-restarts. The later one of two moves of a VIP wins.
+restarts. The later one of two moves of a VIP wins. Both end when no service holds the VIP any
+more.
 
 In a fleet, any host moves a VIP to any other. Without a fleet, run the command on the host
 that is to have the VIP. With BGP and routes, every eligible host announces the VIP, so there

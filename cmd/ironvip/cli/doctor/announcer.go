@@ -3,14 +3,16 @@ package doctor
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 )
 
 // Announce is what the configuration needs for announcing VIPs.
 type Announce struct {
-	Modes      []string // in use; empty: nothing is announced
-	Interfaces []string // of layer 2, if they are configured
+	Modes      []string          // in use; empty: nothing is announced
+	Interfaces map[string]string // of layer 2, with the key that names each
 }
 
 // announcer checks the process that announces VIPs, its capabilities, and its interfaces.
@@ -20,9 +22,10 @@ func announcer(h Host, w Want, procs []process) []Finding {
 		return nil
 	}
 	var out []Finding
-	for _, name := range w.Announce.Interfaces {
+	for _, name := range slices.Sorted(maps.Keys(w.Announce.Interfaces)) {
+		key := w.Announce.Interfaces[name]
 		if _, err := fs.Stat(h.Files, path.Join("sys/class/net", name)); err != nil {
-			out = append(out, Finding{Fail, "announce_interface", fmt.Sprintf("interface %s of announce.interfaces does not exist", name), "correct announce.interfaces"})
+			out = append(out, Finding{Fail, "announce_interface", fmt.Sprintf("interface %s of %s does not exist", name, key), "correct " + key})
 		}
 	}
 	for _, p := range procs {

@@ -124,14 +124,23 @@ func tunnelsOf(ctx context.Context, c *client.Client) (out []netip.Addr) {
 }
 
 // announceWant returns what the configuration needs for announcing VIPs.
-func announceWant(c *configs.Config) (out Announce) {
+func announceWant(c *configs.Config) Announce {
+	out := Announce{Interfaces: map[string]string{}}
 	for i := range c.Pools {
-		if m := c.AnnounceMode(&c.Pools[i]); m != announce.Off && !slices.Contains(out.Modes, m.String()) {
+		p := &c.Pools[i]
+		m := c.AnnounceMode(p)
+		if m != announce.Off && !slices.Contains(out.Modes, m.String()) {
 			out.Modes = append(out.Modes, m.String())
 		}
-	}
-	if c.Announces(announce.L2) {
-		out.Interfaces = c.Announce.Interfaces
+		key, names := "announce_interfaces of pool "+p.Name, p.Interfaces
+		if len(names) == 0 {
+			key, names = "announce.interfaces", c.Announce.Interfaces
+		}
+		for _, name := range names {
+			if m == announce.L2 {
+				out.Interfaces[name] = key
+			}
+		}
 	}
 	return out
 }

@@ -62,7 +62,7 @@ func balancing(connect string) Want {
 // announcing is a configuration that announces VIPs.
 var announcing = func() Want {
 	w := want
-	w.Announce = Announce{Modes: []string{"l2"}, Interfaces: []string{"eth0"}}
+	w.Announce = Announce{Modes: []string{"l2"}, Interfaces: map[string]string{"eth0": "announce.interfaces"}}
 	return w
 }()
 
