@@ -48,7 +48,7 @@ func (a *agent) apiDeps() api.Deps {
 				return len(problems) == 0 && !lastGood, at
 			},
 		},
-		Nodes: nodes.Deps{List: a.nodes, Forget: a.forgetNode, CompareChecks: a.probing.Compare, Announcements: announced.Announcements, Announced: announced.Announced, Peers: announced.Peers,
+		Nodes: nodes.Deps{List: a.nodes, Forget: a.forgetNode, Announcements: announced.Announcements, Announced: announced.Announced, Peers: announced.Peers,
 			Stale: a.announcing.Stale, Drains: a.announcing.Nodes.Drains, SetDrain: a.announcing.Nodes.SetDrain,
 			Moves: a.announcing.Nodes.Moves, SetMove: a.moveVIP, EndMove: a.announcing.Nodes.EndMove},
 		Addresses:   addresses.Deps{Leases: a.allocator.Leases(), Pools: a.allocator.Pools, Reservations: a.allocator, Zone: a.naming.Zone},

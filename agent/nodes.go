@@ -25,7 +25,7 @@ func (a *agent) node() membership.Node {
 	out := membership.Node{
 		Name: a.config.get().Node.Name, Version: a.version, Dataplane: a.planes.Mode(),
 		Services: a.tables.Services.Len(), Frontends: stats.Wanted, Revision: stats.AppliedRev, Lag: a.lag.of(stats, time.Now()).Milliseconds(),
-		Problems: stats.Failing + a.troubled(), Since: a.started.UnixMilli(), Checks: a.probing.View(),
+		Problems: stats.Failing + a.troubled(), Since: a.started.UnixMilli(),
 	}
 	if a.stores.Tree != nil {
 		_, all := a.stores.Tree.FirstProblems(0)

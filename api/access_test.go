@@ -31,7 +31,7 @@ var open = map[string][]string{
 	"none": {"DELETE /ui/session", "GET /healthz", "GET /readyz", "POST /ui/session"},
 	"viewer": {
 		"GET /metrics", "GET /openapi.json", "GET /v1/announce/peers", "GET /v1/announcements", "GET /v1/announcements/:ip", "GET /v1/dataplane", "GET /v1/dataplane/diff",
-		"GET /v1/dataplane/frontends", "GET /v1/debug/tables", "GET /v1/debug/tables/:table", "GET /v1/dns/names", "GET /v1/dns/query", "GET /v1/events", "GET /v1/nodes", "GET /v1/nodes/:name/drain", "GET /v1/nodes/checks",
+		"GET /v1/dataplane/frontends", "GET /v1/debug/tables", "GET /v1/debug/tables/:table", "GET /v1/dns/names", "GET /v1/dns/query", "GET /v1/events", "GET /v1/nodes", "GET /v1/nodes/:name/drain",
 		"GET /v1/overrides", "GET /v1/pools", "GET /v1/services", "GET /v1/services/:namespace/:name", "GET /v1/services/:namespace/:name/backends",
 		"GET /v1/services/:namespace/:name/backends/:id", "GET /v1/services/:namespace/:name/backends/:id/connections", "GET /v1/services/:namespace/:name/explain",
 		"GET /v1/search", "GET /v1/services/:namespace/:name/stats", "GET /v1/services:watch", "GET /v1/sources", "GET /v1/stats", "GET /v1/status", "GET /v1/top", "GET /v1/vips", "GET /v1/vips/:ip", "GET /v1/whoami",

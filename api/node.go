@@ -68,7 +68,7 @@ func (s *Server) status() v1.NodeStatus {
 	next := map[string]string{"config": "ironvip config validate", "sources": "ironvip source list", "pools": "ironvip pool list",
 		"services": "ironvip service list", "dataplane": "ironvip dataplane show", "health ports": "ironvip events", "overrides": "ironvip override list",
 		"store": "ironvip events", "state": "ironvip doctor", "capacity": "ironvip service list", "limits": "ironvip service list",
-		"health hold": "ironvip backend list", "panic mode": "ironvip service list", "probes": "ironvip events", "probe results": "ironvip backend list --nodes", "scope": "ironvip service list", "probe paths": "ironvip debug table applied_paths", "announce": "ironvip announce peers", "nodes": "ironvip node list", "dns": "ironvip doctor"}
+		"health hold": "ironvip backend list", "panic mode": "ironvip service list", "probes": "ironvip events", "probe results": "ironvip debug table verdicts", "scope": "ironvip service list", "probe paths": "ironvip debug table applied_paths", "announce": "ironvip announce peers", "nodes": "ironvip node list", "dns": "ironvip dns list"}
 	add := func(c v1.Check) {
 		out.Checks = append(out.Checks, c)
 		if rank(c.Level) > rank(out.Level) {

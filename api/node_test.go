@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net/http"
 	"reflect"
 	"slices"
@@ -79,71 +78,6 @@ func TestNodes(t *testing.T) {
 		a.Header.Get("Retry-After") == "" {
 		t.Errorf("with consul away: %s %s", a.Status, a.body)
 	}
-}
-
-func TestCompareChecks(t *testing.T) {
-	var asked []string
-	var away error
-	r := newRig(t, func(d *Deps) {
-		d.Nodes.CompareChecks = func(_ context.Context, services []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
-			asked = nil
-			for _, s := range services {
-				asked = append(asked, s.Key.String())
-			}
-			return slices.Values([]v1.CheckComparison{{Service: "web", Nodes: []v1.CheckFinding{}}}), away
-		}
-	})
-	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
-	decode[v1.Service](r, "PUT", v1.ServicePath("shop", "api"), webBody("10.0.0.1"))
-	for query, want := range map[string]string{"": "[from-file web shop/api]", "?service=web": "[web]", "?service=web&service=shop/api": "[web shop/api]"} {
-		if list := decode[v1.CheckComparisonList](r, "GET", v1.PathNodeChecks+query, ""); len(list.Items) != 1 || fmt.Sprint(asked) != want {
-			t.Errorf("%q: %+v, asked for %v, want %s", query, list, asked, want)
-		}
-	}
-	for query, want := range map[string]int{"?service=none": 404, "?service=a/b/c": 400} {
-		if a := r.ask("GET", v1.PathNodeChecks+query, ""); a.StatusCode != want {
-			t.Errorf("%q: %s %s", query, a.Status, a.body)
-		}
-	}
-	away = fmt.Errorf("%w: connection refused", fleet.ErrUnavailable)
-	a := r.ask("GET", v1.PathNodeChecks, "")
-	if doc := a.problem(t); a.StatusCode != 503 || doc.Code != v1.CodeStoreUnavailable || !strings.HasPrefix(doc.Hint, "see ironvip backend list for this node alone") {
-		t.Errorf("with consul away: %s %s", a.Status, a.body)
-	}
-}
-
-// A page makes the rows of its services, and none of the others.
-func TestPageOfCompareChecks(t *testing.T) {
-	made := 0
-	r := newRig(t, func(d *Deps) {
-		d.Nodes.CompareChecks = func(_ context.Context, services []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
-			return func(yield func(v1.CheckComparison) bool) {
-				for _, s := range services {
-					for _, b := range s.Backends {
-						made++
-						if !yield(v1.CheckComparison{Service: s.Key.String(), Backend: b.ID(), Check: "tcp", Nodes: []v1.CheckFinding{}}) {
-							return
-						}
-					}
-				}
-			}, nil
-		}
-	})
-	for i := range 10 {
-		decode[v1.Service](r, "PUT", v1.ServicePath("shop", fmt.Sprintf("s%d", i)), webBody("10.0.0.2", "10.0.0.1"))
-	}
-	seen, path := 0, v1.PathNodeChecks+"?limit=2"
-	for cursor := ""; ; {
-		made = 0
-		list := decode[v1.CheckComparisonList](r, "GET", path+"&cursor="+cursor, "")
-		if seen += len(list.Items); made > 2+2+2+1 { // rows before the cursor, of the page, of the next service and one more
-			t.Errorf("a page of 2 rows made %d of the rows", made)
-		}
-		if cursor = list.Next; cursor == "" {
-			break
-		}
-	}
-	expect.AtLeast(t, seen, 20, "rows in all pages")
 }
 
 func TestDataplane(t *testing.T) {

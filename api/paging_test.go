@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -31,17 +30,6 @@ func TestEveryListHasPages(t *testing.T) {
 		newAnnounceRig().use(&d.Nodes)
 		d.Nodes.List = func(context.Context) (v1.NodeList, error) {
 			return v1.NodeList{Items: []v1.Node{{Name: "lb2"}, {Name: "lb1"}, {Name: "lb3"}}}, nil
-		}
-		d.Nodes.CompareChecks = func(_ context.Context, services []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
-			var rows []v1.CheckComparison
-			for _, s := range services {
-				for _, b := range s.Backends {
-					for _, port := range []uint16{80, 443} {
-						rows = append(rows, v1.CheckComparison{Service: s.Key.String(), Backend: b.ID(), Check: "tcp", Port: port, Nodes: []v1.CheckFinding{}})
-					}
-				}
-			}
-			return slices.Values(rows), nil
 		}
 		d.Forwarding.Diff = func(context.Context) (out []forwarding.Difference, _ error) {
 			for port := range uint16(3) {
@@ -78,7 +66,6 @@ func TestEveryListHasPages(t *testing.T) {
 		"/v1/dns/names":           {rows: 4},
 		"/v1/events":              {path: "/v1/events?since=1", rows: 3},
 		"/v1/nodes":               {rows: 3},
-		"/v1/nodes/checks":        {rows: 10},
 		"/v1/overrides":           {rows: 3},
 		"/v1/pools":               {rows: 3},
 		"/v1/services":            {rows: 4},

@@ -5,14 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"iter"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -165,10 +163,7 @@ func idle(tables pipeline.Tables) Deps {
 			Reload: func(context.Context) (v1.ReloadResult, []vip.Problem) { return v1.ReloadResult{}, nil },
 			Loaded: func() (bool, time.Time) { return true, time.Now() },
 		},
-		Nodes: nodes.Deps{List: func(context.Context) (v1.NodeList, error) { return v1.NodeList{}, nil }, Forget: func(context.Context, string) error { return nil },
-			CompareChecks: func(context.Context, []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
-				return slices.Values([]v1.CheckComparison{}), nil
-			}},
+		Nodes: nodes.Deps{List: func(context.Context) (v1.NodeList, error) { return v1.NodeList{}, nil }, Forget: func(context.Context, string) error { return nil }},
 		Snapshot: func(context.Context) (snapshot.Document, error) {
 			return snapshot.NewDocument(snapshot.Contents{}), nil
 		},

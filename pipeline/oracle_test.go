@@ -11,9 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/ironvip/ironvip/pipeline/pipelinetest"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/pipelinetest"
 	"github.com/ironvip/ironvip/vip"
 )
 

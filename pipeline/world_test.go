@@ -21,10 +21,10 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/pipeline/compile"
-	"github.com/ironvip/ironvip/pipeline/pipelinetest"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/pipelinetest"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -2,7 +2,7 @@
 // sharing of probes with the hosts of a fleet, and the stage that decides which backends take connections.
 //
 // Its inputs are the configuration, the tables of the pipeline and the stores. Its outputs are the health
-// table, lines of `ironvip status`, and comparisons of the findings of hosts. It decides nothing about
+// table and lines of `ironvip status`. It decides nothing about
 // health: packages health and health/share do. A real server has none, because its directors decide.
 package probing
 
@@ -14,7 +14,6 @@ import (
 	"github.com/ironvip/ironvip/agent/stores"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/health/share"
@@ -98,14 +97,6 @@ func (p *Probing) Stats() probe.Stats { return p.engine.Stats() }
 // LastFailure returns when a probe of a backend last failed, and why.
 func (p *Probing) LastFailure(s *vip.Service, b *vip.Backend) (vip.Instant, string) {
 	return p.stage.LastFailure(s, b, p.engine.LastFailure)
-}
-
-// View returns what this host publishes to the fleet about its probes; nil without a fleet.
-func (p *Probing) View() *membership.Checks {
-	if p == nil || p.share == nil {
-		return nil
-	}
-	return p.share.View()
 }
 
 // Checks returns the lines of `ironvip status` about probes that prove nothing, and results that other hosts contradict.

@@ -74,6 +74,6 @@ func disputeChecks(d share.Disputes) []v1.Check {
 		return nil
 	}
 	check.Message = strings.Join(parts, "; ")
-	check.Hint = strings.Join(append(hints, "compare the hosts: ironvip backend list --nodes"), "; ")
+	check.Hint = strings.Join(append(hints, "compare the hosts: ironvip debug table verdicts"), "; ")
 	return []v1.Check{check}
 }

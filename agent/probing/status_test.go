@@ -66,7 +66,7 @@ func TestDisputesInTheStatus(t *testing.T) {
 		switch {
 		case c.message == "" && got == nil:
 		case len(got) != 1 || got[0].Level != v1.LevelWarn || !strings.HasPrefix(got[0].Message, c.message) || c.message == "" ||
-			!strings.Contains(got[0].Hint, c.hint) || !strings.HasSuffix(got[0].Hint, "ironvip backend list --nodes"):
+			!strings.Contains(got[0].Hint, c.hint) || !strings.HasSuffix(got[0].Hint, "ironvip debug table verdicts"):
 			t.Errorf("%+v: %+v", c.disputes, got)
 		}
 	}

@@ -253,7 +253,6 @@ func TestListsFollowTheirPages(t *testing.T) {
 		"/v1/pools":                                    func() error { l, err := c.Pools(ctx); return of(l, len(l.Items), err) },
 		"/v1/sources":                                  func() error { l, err := c.Sources(ctx); return of(l, len(l.Items)-int(l.Revision-7), err) },
 		"/v1/nodes?limit=1000":                         func() error { l, err := c.Nodes(ctx); return of(l, len(l.Items), err) },
-		"/v1/nodes/checks?service=web":                 func() error { l, err := c.CompareChecks(ctx, "web"); return of(l, len(l.Items), err) },
 		"/v1/announce/peers":                           func() error { l, err := c.AnnouncePeers(ctx); return of(l, len(l.Items), err) },
 		"/v1/dataplane/diff":                           func() error { l, err := c.Diff(ctx); return of(l, len(l.Items), err) },
 		"/v1/debug/tables":                             func() error { l, err := c.DebugTables(ctx); return of(l, len(l.Items), err) },

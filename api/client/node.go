@@ -59,12 +59,6 @@ func (c *Client) Nodes(ctx context.Context) (v1.NodeList, error) {
 	return fetchAll(ctx, c, call{path: v1.PathNodes, query: largePages()}, func(l *v1.NodeList) (*[]v1.Node, *string) { return &l.Items, &l.Next })
 }
 
-// CompareChecks returns what the nodes of the fleet find of the backends of services; of all services
-// if there are none.
-func (c *Client) CompareChecks(ctx context.Context, services ...string) (v1.CheckComparisonList, error) {
-	return fetchAll(ctx, c, call{path: v1.PathNodeChecks, query: url.Values{"service": services}}, func(l *v1.CheckComparisonList) (*[]v1.CheckComparison, *string) { return &l.Items, &l.Next })
-}
-
 // Resync makes a source read everything again.
 func (c *Client) Resync(ctx context.Context, source string) (v1.Source, error) {
 	return fetch[v1.Source](ctx, c, call{method: http.MethodPost, path: v1.ResyncPath(source)})

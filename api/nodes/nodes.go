@@ -6,7 +6,6 @@
 // Files:
 //
 //	nodes.go          the list of nodes, lost nodes, drains
-//	checks.go         the comparison of health checks
 //	announcements.go  announcements of VIPs, and the announcer's peers
 //	moves.go          moves of VIPs
 package nodes
@@ -14,7 +13,6 @@ package nodes
 import (
 	"context"
 	"errors"
-	"iter"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -30,7 +28,6 @@ import (
 	"github.com/ironvip/ironvip/fleet/roster"
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/vip"
 )
 
 // Deps contains what the handlers read and call, beside the tables of statuses.
@@ -38,10 +35,7 @@ type Deps struct {
 	// List lists the fleet. With an error that is fleet.ErrUnavailable, the caller may retry.
 	List func(context.Context) (v1.NodeList, error)
 	// Forget removes a lost node from the list. Its errors are those of roster.Forget.
-	Forget func(ctx context.Context, node string) error
-	// CompareChecks returns what the nodes of the fleet find of the backends of services, one service
-	// after the other. A row is made when it is asked for. Its errors are those of List.
-	CompareChecks func(context.Context, []*vip.Service) (iter.Seq[v1.CheckComparison], error)
+	Forget        func(ctx context.Context, node string) error
 	Announcements table.Reader[netip.Addr, announce.Announcement]
 	Announced     table.Reader[announce.Place, announce.Announced]
 	Peers         table.Reader[announce.PeerKey, announce.Peer]
@@ -67,8 +61,6 @@ func AddRoutes(s *server.Server, t *status.Tables, d Deps) {
 		Description: "Nodes that are lost included. Without a shared store, the node that answers and the peers of its announcer. 503 while the shared store is unavailable."}, h.listNodes)
 	server.HandleJSON(s, server.Route{Method: http.MethodDelete, Path: v1.PathNodes + "/{name}", Need: access.Operate, ID: "forget-node", Tag: "node", Summary: "Forget a lost node",
 		Description: "Removes a node that will not return from the list, and its drain. 409 if the node is present."}, h.forgetNode)
-	server.HandleJSON(s, server.Route{Path: v1.PathNodeChecks, Need: access.View, ID: "compare-checks", Tag: "node", Summary: "Compare the health checks of the nodes",
-		Description: "Which nodes of the fleet probe a backend, and what each finds. 503 while the shared store is unavailable."}, h.compareChecks)
 	server.HandleJSON(s, server.Route{Path: v1.PathAnnouncements, Need: access.View, ID: "list-announcements", Tag: "announce", Summary: "List announcements of VIPs",
 		Description: "The VIPs of pools that are announced (announce.mode), with the host that announces each and why."}, h.listAnnouncements)
 	server.HandleJSON(s, server.Route{Path: v1.PathAnnouncements + "/{ip}", Need: access.View, ID: "get-announcement", Tag: "announce", Summary: "Get the announcement of a VIP"}, h.getAnnouncement)
@@ -86,20 +78,15 @@ func AddRoutes(s *server.Server, t *status.Tables, d Deps) {
 }
 
 func (h *handlers) listNodes(ctx context.Context, in *request.Paging) (out v1.NodeList, err error) {
-	if out, err = h.List(ctx); err != nil {
-		return out, nodesAway(err, "ironvip status")
+	out, err = h.List(ctx)
+	switch {
+	case errors.Is(err, fleet.ErrUnavailable):
+		return out, request.StoreAway(err.Error(), "see ironvip status for this node alone; traffic is not affected")
+	case err != nil:
+		return out, err
 	}
 	out.Items, out.Next, err = request.List(*in, request.ByName.Of("nodes"), out.Items, func(n *v1.Node) string { return n.Name })
 	return out, err
-}
-
-// nodesAway returns the error of a request that reads the nodes of the fleet. Instead is the command
-// that shows this node alone.
-func nodesAway(err error, instead string) error {
-	if errors.Is(err, fleet.ErrUnavailable) {
-		return request.StoreAway(err.Error(), "see "+instead+" for this node alone; traffic is not affected")
-	}
-	return err
 }
 
 // forgetNode removes a lost node.

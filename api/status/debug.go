@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
@@ -80,6 +81,10 @@ var (
 		for _, c := range h.Checks {
 			row(h.Backend.Service.String(), h.Backend.ID(), string(c.Ports), c.Type.String(), c.Health.String(), c.Since.Time().UTC().Format(time.RFC3339), c.Reason)
 		}
+	}}
+	VerdictCells = Cells[share.Row]{"target health by against without reason", func(v *share.Row, row func(...string)) {
+		against := strings.Join(slices.Sorted(maps.Keys(v.Value.Against)), " ")
+		row(v.Key, v.Value.Health.String(), v.Value.By, against, strings.Join(v.Value.Without, " "), v.Value.Reason)
 	}}
 	ProbePathCells = Cells[vip.ProbePath]{"vip backend forward", func(p *vip.ProbePath, row func(...string)) {
 		row(p.VIP.String(), p.Backend.String(), p.Forward.String())

@@ -9,9 +9,9 @@ import (
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/pipeline/compile"
-	"github.com/ironvip/ironvip/pipeline/pipelinetest"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/pipelinetest"
 	"github.com/ironvip/ironvip/vip"
 )
 

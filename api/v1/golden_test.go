@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "rewrite the golden files: only for addi
 // field shows as an added line.
 func TestJSONIsStable(t *testing.T) {
 	for _, v := range []any{ProblemDocument{}, Service{}, ServiceList{}, Deleted{}, Explanation{}, ApplyRequest{}, ApplyResult{},
-		BackendSpec{}, Backend{}, BackendList{}, StateSpec{}, OverrideList{}, NodeStatus{}, Health{}, VIPList{}, PoolList{}, SourceList{}, NodeList{}, CheckComparisonList{}, EventList{}, AnnouncementList{}, AnnouncePeerList{}, DNSNameList{}, DNSAnswer{}, NodeDrain{}, Token{}, TokenList{}, Whoami{}, SessionSpec{}, SearchResult{},
+		BackendSpec{}, Backend{}, BackendList{}, StateSpec{}, OverrideList{}, NodeStatus{}, Health{}, VIPList{}, PoolList{}, SourceList{}, NodeList{}, EventList{}, AnnouncementList{}, AnnouncePeerList{}, DNSNameList{}, DNSAnswer{}, NodeDrain{}, Token{}, TokenList{}, Whoami{}, SessionSpec{}, SearchResult{},
 		Dataplane{}, FrontendList{}, DataplaneDiff{}, RepairResult{}, SwitchPlan{}, ServiceStats{}, StatsList{}, BackendConnections{}, Connection{}, ServiceChange{}, Top{}, DebugTableList{}, DebugTable{}, Plan{}, ValidateResult{}, ReloadResult{}} {
 		kind := reflect.TypeOf(v)
 		t.Run(kind.Name(), func(t *testing.T) {

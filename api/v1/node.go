@@ -82,33 +82,6 @@ type NodeList struct {
 	Store string `json:"store" enum:"bolt,consul" doc:"the store; bolt belongs to this node alone"`
 }
 
-// CheckComparison is what the nodes of the fleet find with one health check of a backend.
-type CheckComparison struct {
-	Service string `json:"service" doc:"\"name\" or \"namespace/name\""`
-	Backend string `json:"backend" doc:"the backend's id: address:port, or the address alone"`
-	Check   string `json:"check" doc:"the type of the check"`
-	Port    uint16 `json:"port,omitempty" doc:"the probed port"`
-	// Verdict is nil if each node checks for itself, or if there is none yet.
-	Verdict *CheckFinding  `json:"verdict,omitempty" doc:"what the nodes that check the backend for the fleet agree on; absent: each node checks for itself, or there is no result yet"`
-	Nodes   []CheckFinding `json:"nodes" doc:"the nodes that probe the backend, by name; all others use the verdict"`
-}
-
-// CheckFinding is what one node finds of a backend, or what the fleet does.
-type CheckFinding struct {
-	Node     string     `json:"node,omitempty" doc:"of a verdict: the node with the deciding vote"`
-	Local    bool       `json:"local,omitempty" doc:"the backend runs on this node"`
-	Health   string     `json:"health,omitempty" enum:"unknown,healthy,unhealthy" doc:"absent: not reported, because the node finds too many backends that are not healthy"`
-	Since    *time.Time `json:"since,omitempty" doc:"by the node's clock; absent: not reported, as for healthy backends"`
-	Reason   string     `json:"reason,omitempty" doc:"why it is unhealthy"`
-	Reported *time.Time `json:"reported,omitempty" doc:"when the node has published this, by its clock: within seconds of a change, else every 90 s"`
-}
-
-// CheckComparisonList is every check of the backends of services, ordered by service and backend.
-type CheckComparisonList struct {
-	Items []CheckComparison `json:"items"`
-	Next  string            `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
-}
-
 // The kinds of leases.
 const (
 	KindAddress  = "address"

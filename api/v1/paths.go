@@ -13,7 +13,6 @@ const (
 	PathPools              = "/v1/pools"
 	PathSources            = "/v1/sources"
 	PathNodes              = "/v1/nodes"
-	PathNodeChecks         = "/v1/nodes/checks"
 	PathExport             = "/v1/export"
 	PathDataplane          = "/v1/dataplane"
 	PathDataplaneFrontends = "/v1/dataplane/frontends"

@@ -11,8 +11,8 @@ import (
 	"github.com/ironvip/ironvip/fleet/consulkv"
 )
 
-// Node is one host of the fleet. Each host publishes its own when its version, dataplane, health checks
-// or number of problems changes, and otherwise every 90 s. The other fields change with every change of the
+// Node is one host of the fleet. Each host publishes its own when its version, dataplane or number of
+// problems changes, and otherwise every 90 s. The other fields change with every change of the
 // fleet, so publishing them at once would cost O(hosts) writes per change.
 type Node struct {
 	Name      string `json:"name"`
@@ -24,8 +24,6 @@ type Node struct {
 	Lag       int64  `json:"lag"`      // milliseconds that the oldest change not yet in the dataplane has waited; 0 when all is
 	Problems  int    `json:"problems"` // of its services, sources and tables
 	Since     int64  `json:"since"`    // when the agent started, Unix milliseconds
-	// Checks is another pointer after each change; nil if the host runs no health checks.
-	Checks *Checks `json:"checks,omitempty"`
 
 	// The member sets these.
 	Index   uint64 `json:"index"`   // the highest of Consul's indexes that the host has reached
@@ -101,7 +99,7 @@ func (m *Member) node() Node {
 
 // state is what of a node is published at once when it changes.
 func (n Node) state() Node {
-	return Node{Name: n.Name, Version: n.Version, Dataplane: n.Dataplane, Problems: n.Problems, Since: n.Since, Checks: n.Checks}
+	return Node{Name: n.Name, Version: n.Version, Dataplane: n.Dataplane, Problems: n.Problems, Since: n.Since}
 }
 
 // publish writes the node's row, which takes its lock, with other operations. It reports whether

@@ -1,5 +1,5 @@
-// Package treelog is the format of what hosts share about the fleet's tree in Consul: the log of its
-// changes, and the packed pairs of its snapshot. It is pure code without I/O.
+// Package treelog is the format of the log of changes of the fleet's tree in Consul. It is pure code
+// without I/O.
 package treelog
 
 import (

@@ -18,7 +18,6 @@
 //   - share.go: the state, and the loop that follows the tables
 //   - policy.go: which targets this host probes, and which result counts
 //   - write.go: when votes are due, and writing them
-//   - view.go: what this host finds, for comparisons of hosts
 //   - dispute.go: where it finds something else than the fleet
 package share
 
@@ -30,7 +29,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/fleet/roster"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/delayqueue"
@@ -86,7 +84,6 @@ type Share struct {
 	changed map[*item]struct{} // with another result; not published yet
 	next    time.Time          // the earliest next publication
 	votes   votes
-	view    *membership.Checks // of View; nil: it has changed
 }
 
 // item is a target, or a row of a target that this host doesn't have.
@@ -363,7 +360,6 @@ func (s *Share) setOwn(it *item, r probe.Result, inferred bool) {
 		it.ownAt = time.Now()
 	}
 	it.own, it.inferred = r, inferred
-	s.view = nil
 }
 
 // publish writes changed results if it is time, and returns when to call it again at the latest.

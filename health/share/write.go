@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
@@ -227,3 +228,6 @@ func (s *Share) sent(r report) {
 		s.drop(it)
 	}
 }
+
+// cut returns at most the first n bytes of a text.
+func cut(text string, n int) string { return strings.ToValidUTF8(text[:min(len(text), n)], "") }

@@ -214,19 +214,6 @@ func nodes() v1.NodeList {
 	}}
 }
 
-func comparison() v1.CheckComparisonList {
-	day, minute := ago(24*time.Hour), ago(time.Minute)
-	return v1.CheckComparisonList{Items: []v1.CheckComparison{
-		{Service: "web", Backend: "10.1.0.11", Check: "http", Port: 8080, Verdict: &v1.CheckFinding{Node: "lb2", Health: "healthy", Since: day}, Nodes: []v1.CheckFinding{
-			{Node: "host-1", Local: true, Health: "healthy", Reported: ago(80 * time.Second)},
-			{Node: "lb2", Health: "healthy", Reported: ago(3 * time.Second)},
-			{Node: "lb3", Health: "unhealthy", Since: minute, Reason: "timeout", Reported: ago(57 * time.Second)},
-			{Node: "lb4", Reported: ago(time.Second)},
-		}},
-		{Service: "web", Backend: "10.1.0.12", Check: "exec", Nodes: []v1.CheckFinding{}},
-	}}
-}
-
 func shownPlane() v1.Dataplane {
 	return v1.Dataplane{Mode: "ipvs", Reason: "the kernel has IPVS and we may use it", Level: v1.LevelWarn, Summary: "1 of 3 frontends pending",
 		Ready: true, DesiredRevision: 214, AppliedRevision: 210, Frontends: 3, Backends: 6, Pending: 1, Repairs: 2, LastResync: ago(20 * time.Second),

@@ -49,7 +49,6 @@ func fullAgent(t *testing.T) *fakeAgent {
 		Answer: []v1.DNSRecord{}, Authority: []v1.DNSRecord{}, Additional: []v1.DNSRecord{}, Conflicts: dnsNames().Items[6:7]})
 	a.on("GET /v1/dns/query?name=none.vip.internal&type=AAAA", 200, v1.DNSAnswer{Name: "none.vip.internal", Type: "AAAA", RCode: "NXDOMAIN", Why: "no service has this name",
 		Answer: []v1.DNSRecord{}, Additional: []v1.DNSRecord{}, Authority: []v1.DNSRecord{{Name: "vip.internal", TTL: 1, Type: "SOA", Data: "ns.dns.vip.internal hostmaster.vip.internal 1763900000 7200 1800 86400 1"}}})
-	a.on("GET /v1/nodes/checks?service=web", 200, comparison())
 	a.on("GET /v1/dataplane", 200, shownPlane())
 	a.on("GET /v1/dataplane/frontends?limit=1000", 200, frontends())
 	a.on("GET /v1/dataplane/frontends?limit=1000&service=shop%2Fdb", 200, v1.FrontendList{Items: frontends().Items[1:2]})
@@ -68,7 +67,7 @@ func TestReadingCommands(t *testing.T) {
 	a := fullAgent(t)
 	for _, command := range []string{
 		"status", "service list", "service get web", "service get shop/db web", "service get media", "service explain shop/db", "backend list",
-		"backend list shop/db", "backend list web shop/db", "backend list web --nodes", "override list", "token list", "vip list", "vip get 192.0.2.11", "pool list", "pool get public-v4", "source list", "node list", "dns list", "dns query shop.example.com", "dns query none.vip.internal aaaa", "dns query www.example.com", "dataplane show", "dataplane diff", "config plan", "events", "events --object 192.0.2.11",
+		"backend list shop/db", "backend list web shop/db", "override list", "token list", "vip list", "vip get 192.0.2.11", "pool list", "pool get public-v4", "source list", "node list", "dns list", "dns query shop.example.com", "dns query none.vip.internal aaaa", "dns query www.example.com", "dataplane show", "dataplane diff", "config plan", "events", "events --object 192.0.2.11",
 		"debug table", "debug table services",
 	} {
 		t.Run(command, func(t *testing.T) {

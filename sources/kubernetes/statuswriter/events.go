@@ -244,3 +244,11 @@ func (a *announcement) event(identity string, now time.Time) *corev1.Event {
 func reference(s *corev1.Service) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion}
 }
+
+func joined(list []corev1.LoadBalancerIngress) string {
+	var ips []string
+	for _, ingress := range list {
+		ips = append(ips, ingress.IP)
+	}
+	return strings.Join(ips, " and ")
+}

@@ -65,16 +65,6 @@ func (e *election) mine() bool {
 	return e.ours && time.Since(e.renewed) < leaseTrust
 }
 
-// elected returns the name of the last known writer; "": none.
-func (e *election) elected() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.known == nil {
-		return ""
-	}
-	return holderOf(e.known)
-}
-
 // run takes part in the election until the context ends. It leaves the Lease unchanged at the end;
 // see release.
 func (e *election) run(ctx context.Context) {

@@ -40,9 +40,8 @@ type troubles struct {
 	mu        sync.Mutex
 	lacks     map[right]map[string]time.Time // by namespace, the time of the next try
 	refused   map[vip.ServiceKey]vip.Problem
-	lease     string // why an election is not possible
-	leaseVerb string // of the request that failed
-	differs   *vip.Problem
+	lease     string        // why an election is not possible
+	leaseVerb string        // of the request that failed
 	published []vip.Problem // as reported
 }
 
@@ -109,17 +108,6 @@ func (t *troubles) accept(key vip.ServiceKey) {
 	}
 }
 
-// differ sets the problem of a differing status; nil: none.
-func (t *troubles) differ(p *vip.Problem) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if p == nil && t.differs == nil {
-		return
-	}
-	t.differs = p
-	t.publish()
-}
-
 // codeWrite is the code of a write to the cluster that is not possible.
 const codeWrite = "write_refused"
 
@@ -133,11 +121,7 @@ func (t *troubles) publish() {
 		if slices.Contains(t.published, p) {
 			continue
 		}
-		what := "kubernetes: can't write"
-		if p.Code == codeDiffers {
-			what = "kubernetes: hosts differ"
-		}
-		t.o.Log.Warn(what, "why", p.Error(), "hint", p.Hint)
+		t.o.Log.Warn("kubernetes: can't write", "why", p.Error(), "hint", p.Hint)
 	}
 	t.published = now
 	t.o.Report(now)
@@ -159,9 +143,6 @@ func (t *troubles) problems() (out []vip.Problem) {
 	if t.lease != "" {
 		out = append(out, vip.Problem{Code: codeWrite, Place: t.place(), Message: t.lease,
 			Hint: "without it nothing is written: make the namespace, or name another as lease_namespace"})
-	}
-	if t.differs != nil {
-		out = append(out, *t.differs)
 	}
 	keys := slices.SortedFunc(maps.Keys(t.refused), vip.ServiceKey.Compare)
 	for i, key := range keys {

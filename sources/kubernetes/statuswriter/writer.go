@@ -2,13 +2,12 @@
 //
 // Its inputs are the Services that a source of the cluster knows (Objects) and the allocations.
 // Its output, on the one host that holds the Lease, is the ingress of each Service's status, one
-// finalizer, and events; it writes nothing else. On the other hosts it reports statuses that differ
-// from their own allocations. Problems with writing go to the source.
+// finalizer, and events; it writes nothing else. Problems with writing go to the source.
 //
 // Source code organization: writer.go has the loop, lease.go the election. For each Service,
 // observe.go collects what is known, decide.go decides the next step, steps.go performs it with the
 // requests of calls.go, and withdrawal.go waits for the dataplane before a VIP is removed.
-// events.go and strays.go have the other requests, problems.go and differs.go what is reported.
+// events.go and strays.go have the other requests, problems.go what is reported.
 package statuswriter
 
 import (
@@ -86,7 +85,6 @@ type Writer struct {
 	queue   delayqueue.Queue[vip.ServiceKey] // when to check each Service
 	events  []announcement                   // waiting events, oldest first
 	strays  strays
-	differs differing
 	leads   bool // this host was the writer at the last check
 
 	waiting parallel.Group // for withdrawals
@@ -110,11 +108,8 @@ func (w *Writer) within(s *corev1.Service) bool {
 	return (len(w.o.Namespaces) == 0 || slices.Contains(w.o.Namespaces, s.Namespace)) && w.o.Selector.Matches(labels.Set(s.Labels))
 }
 
-// Elected returns the identity of the last known holder of the Lease, "" for none, and whether it
-// is this Writer.
-func (w *Writer) Elected() (identity string, mine bool) {
-	return w.election.elected(), w.election.mine()
-}
+// Leads reports whether this Writer holds the Lease.
+func (w *Writer) Leads() bool { return w.election.mine() }
 
 // Run writes until the context ends, releases the Lease, and returns the context's error. It is called
 // once.
@@ -192,9 +187,8 @@ func (w *Writer) look(ctx context.Context) (again time.Duration) {
 			w.queue.Drop(key)
 		}
 		w.events = nil
-		return min(w.reportDiffering(), w.untilDue())
+		return w.untilDue()
 	}
-	w.agree()
 	if !w.able() {
 		return forever
 	}

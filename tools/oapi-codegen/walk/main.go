@@ -119,7 +119,6 @@ func main() {
 	call("export", 200)(c.ExportWithResponse(ctx))
 
 	call("list-nodes", 200)(c.ListNodesWithResponse(ctx, nil))
-	call("compare-checks", 200)(c.CompareChecksWithResponse(ctx, nil))
 	call("forget-node", 409)(c.ForgetNodeWithResponse(ctx, node))
 	call("list-announcements", 200)(c.ListAnnouncementsWithResponse(ctx, nil))
 	call("get-announcement", 404)(c.GetAnnouncementWithResponse(ctx, vip))

@@ -18,33 +18,21 @@ import (
 )
 
 func (a *app) backendListCommand() *cobra.Command {
-	compare := false
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:     "list [SERVICE]...",
 		Aliases: []string{"ls"},
 		Short:   "list the backends of services, or of all services",
 		Long: `Lists backends with their configured state, and with what was observed of them: the health
 check (CHECK) and its result, since when, and the last error with its age. A backend that
 works shows the last failure of a probe or a client's connection for ten minutes. For named
-services, CONN has the open connections.
-
-With --nodes, it compares the hosts of a fleet: which of them probe a backend, and what each
-finds. In a large fleet, three hosts probe a backend, and its own. The other hosts use what
-most of the three agree on, the line "fleet". SEEN is the age of a host's last report.`,
-		Example:           "  ironvip backend list\n  ironvip backend list web -o wide\n  ironvip backend list web --nodes",
+services, CONN has the open connections.`,
+		Example:           "  ironvip backend list\n  ironvip backend list web -o wide",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.Complete(command.Services),
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {
 			keys, err := command.ParseKeys(args)
 			if err != nil {
 				return err
-			}
-			if compare {
-				list, err := c.CompareChecks(ctx, args...)
-				if err != nil {
-					return command.NotFound(err, command.SeeServices)
-				}
-				return a.Show(a.checkComparisonView(list))
 			}
 			list := command.ItemsOf[v1.Backend]{Items: []v1.Backend{}}
 			conns := map[string]map[string]uint64{} // by service and backend
@@ -74,31 +62,6 @@ most of the three agree on, the line "fleet". SEEN is the age of a host's last r
 			return a.Show(a.backendListView(list, conns))
 		}),
 	}
-	cmd.Flags().BoolVar(&compare, "nodes", false, "compare what the hosts of the fleet find")
-	return cmd
-}
-
-// checkComparisonView has a line for each host that probes a backend, after that of the fleet.
-func (a *app) checkComparisonView(list v1.CheckComparisonList) output.View {
-	grid := output.NewGrid("SERVICE", "BACKEND", "CHECK", "NODE", "HEALTH", "SINCE", "SEEN", "LAST ERROR")
-	for _, c := range list.Items {
-		check := c.Check + output.When(c.Port > 0, fmt.Sprintf(" %d", c.Port))
-		add := func(node string, f v1.CheckFinding) {
-			grid.Add(c.Service, c.Backend, check, node, output.Cell{Text: f.Health, Style: healthStyles[f.Health]}, a.Age(f.Since), a.Age(f.Reported), f.Reason)
-		}
-		if c.Verdict != nil {
-			add("fleet", *c.Verdict)
-		}
-		for _, f := range c.Nodes {
-			add(f.Node+output.When(f.Local, " (local)"), f)
-		}
-		if c.Verdict == nil && len(c.Nodes) == 0 {
-			grid.Add(c.Service, c.Backend, check, "none", "", "", "", "")
-		}
-	}
-	view := output.List(list, grid, "no checks")
-	view.Names = output.Texts(list.Items, func(c v1.CheckComparison) string { return c.Service + "/" + c.Backend })
-	return view
 }
 
 // parseBackend reads "SERVICE BACKEND" or "SERVICE/BACKEND".
