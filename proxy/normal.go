@@ -18,11 +18,13 @@ const name = "the userspace proxy"
 func Unsupported(f *vip.Frontend) error {
 	var features []string
 	var field string
+	nft := true // can do all of them
 	refuse := func(where, what string) {
 		if field == "" {
 			field = where
 		}
 		features = append(features, what)
+		nft = nft && slices.Contains(nftCan, where)
 	}
 	if p := f.Key.Protocol; p != vip.TCP && p != vip.UDP {
 		refuse("ports.protocol", fmt.Sprintf("protocol %s", p))
@@ -44,6 +46,7 @@ func Unsupported(f *vip.Frontend) error {
 	}
 	if f.Scheduler != 0 && !slices.Contains(pick.Supported(), f.Scheduler) {
 		refuse("scheduler", fmt.Sprintf("scheduler %q", f.Scheduler))
+		nft = nft && f.Scheduler != vip.ShortestExpectedDelay && f.Scheduler != vip.NeverQueue // they count connections
 	}
 	if f.Masquerade == vip.MasqueradeNever && forwardsNAT(f) { // other methods never masquerade
 		refuse("masquerade", fmt.Sprintf("masquerade %q: backends always see this host's address", vip.MasqueradeNever))
@@ -63,20 +66,25 @@ func Unsupported(f *vip.Frontend) error {
 		return nil
 	}
 	p := vip.Unsupported(name, field, strings.Join(features, "; nor "))
-	p.Hint = hints[field]
+	if p.Hint = hints[field]; p.Hint != "" && nft {
+		p.Hint += ` or "nft"`
+	}
 	return p
 }
 
 // hints are keyed by the field of the service. They suggest the dataplanes of the kernel, for features that only these have.
 var hints = map[string]string{
 	"forward":          `use forward "nat", or dataplane.mode "ipvs"`,
-	"internal_traffic": `make internal_traffic and external_traffic alike, or use dataplane.mode "ipvs" or "nft"`,
-	"masquerade":       `use masquerade "auto", or dataplane.mode "ipvs" or "nft"`,
-	"ports.port":       `write a port of its own for each, or use dataplane.mode "ipvs" or "nft"`,
-	"ports.protocol":   `use tcp or udp, or dataplane.mode "ipvs" or "nft"`,
-	"scheduler":        `use another scheduler, or another dataplane.mode`,
+	"internal_traffic": `make internal_traffic and external_traffic alike, or use dataplane.mode "ipvs"`,
+	"masquerade":       `use masquerade "auto", or dataplane.mode "ipvs"`,
+	"ports.port":       `write a port of its own for each, or use dataplane.mode "ipvs"`,
+	"ports.protocol":   `use tcp or udp, or dataplane.mode "ipvs"`,
+	"scheduler":        `use another scheduler, or dataplane.mode "ipvs"`,
 	"scheduler_flags":  `remove the flag, or use forward "dr" with dataplane.mode "ipvs"`,
 }
+
+// nftCan are the fields with features that the nft dataplane has, too.
+var nftCan = []string{"internal_traffic", "masquerade", "ports.port", "ports.protocol", "scheduler"}
 
 // scheduler returns f's scheduler or the default.
 func scheduler(f *vip.Frontend) vip.Scheduler { return cmp.Or(f.Scheduler, vip.DefaultScheduler) }

@@ -173,6 +173,7 @@ func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 // and without work. The time is zero before the first listener.
 func (t *Target) LastTurn() time.Time { return t.loops.LastTurn() }
 
+// now returns the monotonic time for all expirations, in nanoseconds.
 func (t *Target) isShut() bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -198,12 +198,17 @@ func (a *Attempt) Timeout(began int64) time.Duration {
 	return min(a.f.Settings().ConnectTimeout, time.Duration(a.deadline-began))
 }
 
-// Late takes in that a backend is slow to answer, so that another one is tried.
-func (a *Attempt) Late(e *Endpoint) {
+// Late takes in that a backend is slow to answer, so that another one is tried. It returns false if the client is connected
+// meanwhile.
+func (a *Attempt) Late(e *Endpoint) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.over {
+		return false
+	}
 	a.lost = e
 	a.remember(e)
+	return true
 }
 
 // Win calls connect, unless the client is connected already. If connect returns true, the backend serves the client, and
