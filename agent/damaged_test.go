@@ -21,12 +21,12 @@ import (
 	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/ipam/boltstore"
 	"github.com/ironvip/ironvip/pipeline"
-	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/reconciletest"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )

@@ -7,10 +7,10 @@ import (
 
 	"github.com/ironvip/ironvip/api/status/statustest"
 	"github.com/ironvip/ironvip/health/probe"
-	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/metrictest"
 	"github.com/ironvip/ironvip/vip"
 )
 

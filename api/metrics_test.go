@@ -7,8 +7,8 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/metric"
-	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/metrictest"
 	"github.com/ironvip/ironvip/test/wait"
 )
 

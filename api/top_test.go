@@ -14,9 +14,9 @@ import (
 	"github.com/ironvip/ironvip/api/status/statustest"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/reconciletest"
 )
 
 // A line is sent after an interval, with one read of the counters for each.

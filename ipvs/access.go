@@ -78,15 +78,14 @@ type unwrappers interface {
 
 // openAccess connects to the kernel in the calling thread's network namespace.
 func openAccess(ctx context.Context, o Options, stats *counters) (access, error) {
-	fw := filter.New(o.Table, o.Mark, &stats.nftMessages)
+	fw := filter.New(o.table(), &stats.nftMessages)
 	h := openHost(o, fw, stats)
 	if err := h.openIPVS(ctx, stats); err != nil {
 		h.close()
 		return access{}, err
 	}
 	fw.TryHold(ctx, o.Log)
-	conntrack.TryEnterOpened(ctx, fw, o.Owns, o.Log)
-	h.drift = drift.Open(ctx, watch.Options{Forwarding: true, Table: o.Table}, fw.Open, o.Log)
+	h.drift = drift.Open(ctx, watch.Options{Forwarding: true, Table: o.table()}, fw.Open, o.Log)
 	fw.Muted = h.drift.Muted
 	return h, nil
 }

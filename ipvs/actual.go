@@ -39,8 +39,6 @@ type kernelState struct {
 	// tunnels are the addresses of our tunnel devices, and whether each device is intact.
 	tunnels map[netip.Addr]bool
 	states  map[vip.FrontendKey]*kernel.State
-	// endpoints is memory for the frontends' backends.
-	endpoints kernel.Slab[vip.Endpoint]
 }
 
 // readState reads the kernel and replaces the records by what it found.
@@ -82,7 +80,7 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		shared = append(shared, filter.StalePods)
 	}
 	if broken && t.adopted {
-		shared = append(shared, filter.Damage(t.opt.Table))
+		shared = append(shared, filter.Damage(t.opt.table()))
 	}
 	usage.Blame(all, shared)
 	all = append(all, orphans(r, held)...)
@@ -128,9 +126,6 @@ func (t *Target) readKernel(ctx context.Context) (*kernelState, error) {
 	}
 	t.marks.clearForeign()
 	r.states = make(map[vip.FrontendKey]*kernel.State, len(services))
-	all := make([]kernel.State, len(services))
-	room := kernel.Slab[kernel.Dest]{Size: kernel.SlabSize}
-	r.endpoints.Size = kernel.SlabSize
 	for i := range services {
 		s := &services[i]
 		key, known := t.frontendOf(s)
@@ -142,10 +137,9 @@ func (t *Target) readKernel(ctx context.Context) (*kernelState, error) {
 		if r.states[s.Key] != nil || s.Mark == 0 && !t.ours(s.Key, r.table) {
 			continue
 		}
-		if err := t.kernel.StateOf(ctx, s, &all[i], &room); err != nil {
+		if r.states[s.Key], err = t.kernel.StateOf(ctx, s); err != nil {
 			return nil, err
 		}
-		r.states[s.Key] = &all[i]
 	}
 	return r, nil
 }
@@ -269,7 +263,7 @@ func (t *Target) frontend(k vip.FrontendKey, r *kernelState, s *kernel.State) vi
 	if f.Forward = forwardOf(s.Dests); f.OnePacket && len(s.Dests) == 0 {
 		f.Forward = vip.ForwardDirect // one-packet is never nat
 	}
-	f.Backends = r.endpoints.Cut(len(s.Dests))
+	f.Backends = make([]vip.Endpoint, len(s.Dests))
 	for i, d := range s.Dests {
 		f.Backends[i] = vip.Endpoint{Addr: d.Addr, Weight: uint16(min(d.Weight, vip.MaxWeight)), MaxConnections: d.Upper}
 	}
@@ -281,7 +275,7 @@ func (t *Target) frontend(k vip.FrontendKey, r *kernelState, s *kernel.State) vi
 func (t *Target) inspect(o *observed, r *kernelState, held *usage.Records, broken bool) {
 	d := damage(o.Damage)
 	if broken && !t.adopted { // at the start, any of them may be the first that is desired
-		d = append(d, filter.Damage(t.opt.Table))
+		d = append(d, filter.Damage(t.opt.table()))
 	}
 	f := &o.Value
 	for _, a := range usage.LocalTunnels(f) {

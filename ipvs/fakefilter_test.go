@@ -43,7 +43,7 @@ func (f fakeFilters) change(old map[filter.Element]struct{}, c filter.Change) (m
 			if present && e.Set.HasMark() != filter.IsMark(e.Mark) {
 				panic(fmt.Sprintf("element %v with mark %#x", e, e.Mark))
 			}
-			if present != adds || e.Set.Passing() { // these expire before a check
+			if present != adds {
 				continue
 			}
 			for other := range elements {

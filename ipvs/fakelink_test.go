@@ -32,21 +32,6 @@ func (k *fakeKernel) parseRoute(h netlink.Header, data []byte) *message {
 			return nil
 		}
 		return m
-	case unix.RTM_DELADDR:
-		local, err := netlink.Find(data[unix.SizeofIfAddrmsg:], unix.IFA_LOCAL)
-		addr, ok := netip.AddrFromSlice(local)
-		if err != nil || !ok {
-			panic(fmt.Sprintf("an address message without an address: %v", err))
-		}
-		m.what = "delete address " + addr.String()
-		m.do = func() error {
-			if k.device == nil || !k.device.addrs[addr] {
-				return unix.EADDRNOTAVAIL
-			}
-			delete(k.device.addrs, addr)
-			return nil
-		}
-		return m
 	}
 	r, err := netlink.ReadLocalRoute(data)
 	if err != nil || r.Protocol != host.RouteProtocol {

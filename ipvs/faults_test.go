@@ -359,11 +359,6 @@ var drifts = map[string]func(w *world){
 			clear(w.k.device.routes)
 		}
 	},
-	"address added": func(w *world) {
-		if w.k.device != nil {
-			w.k.device.addrs[netip.MustParseAddr("10.96.9.7")] = true
-		}
-	},
 	"module reloaded": func(w *world) { w.k.unload(); w.k.reload(); clear(w.foreign) },
 	"sysctls reset": func(w *world) {
 		for key := range w.k.sysctls {

@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -34,7 +35,7 @@ type nullKernel struct {
 
 func newNullKernel() *nullKernel {
 	k := &nullKernel{dests: map[vip.FrontendKey][][]byte{}, device: newFakeKernel()}
-	k.fw = filter.New(DefaultTable, DefaultMark, &atomic.Uint64{})
+	k.fw = filter.New(DefaultTable, &atomic.Uint64{})
 	return k
 }
 
@@ -64,7 +65,7 @@ func (k *nullKernel) target() reconcile.Plane {
 	}
 	device := k.device.newDevice()
 	device.Conn = &nullSocket{k: k, routes: true}
-	t := newTarget(Options{Device: DefaultDevice, Table: DefaultTable, Mark: DefaultMark, Owns: testOwned}, h, own)
+	t := newTarget(Options{Device: DefaultDevice, Owns: testOwned}, h, own)
 	p, err := vips.New(vips.Options{Plane: t, Kernel: device})
 	if err != nil {
 		panic(err)
@@ -246,9 +247,6 @@ func TestFleetTakesFewAllocations(t *testing.T) {
 	// The fake device takes two for each address that it lists.
 	read -= 2 * fleetSize
 	t.Logf("%d services: %.0f allocations to program them, %.0f to read them", fleetSize, cold, read)
-	for what, n := range map[string]float64{"programming": cold, "reading": read} {
-		if n > 3.2*fleetSize { // the race detector adds some
-			t.Errorf("%s %d services of 10 destinations takes %.0f allocations", what, fleetSize, n)
-		}
-	}
+	expect.AtMost(t, cold, 3.2*fleetSize, "allocations to program services of 10 destinations") // the race detector adds some
+	expect.AtMost(t, read, 6*fleetSize, "allocations to read them")
 }

@@ -21,7 +21,7 @@ import (
 // needOwnedTables skips the test on a kernel that can't hold connections.
 func (w *town) needOwnedTables(t *testing.T) {
 	t.Helper()
-	table := filter.New("trial", DefaultMark, &w.stats.nftMessages)
+	table := filter.New("trial", &w.stats.nftMessages)
 	var err error
 	w.Director.Do(func() { err = table.PinConntrack(t.Context()) })
 	table.Close()

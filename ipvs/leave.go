@@ -33,7 +33,7 @@ func Find(ctx context.Context, o Options) (*Target, error) {
 	}
 	o = o.withDefaults()
 	stats := &counters{}
-	h := openHost(o, filter.New(o.Table, o.Mark, &stats.nftMessages), stats)
+	h := openHost(o, filter.New(o.table(), &stats.nftMessages), stats)
 	there, err := h.fw.Exists(ctx)
 	if err == nil && (there || everywhere) {
 		if err = h.openIPVS(ctx, stats); err == nil || there && errors.Is(err, ErrNoIPVS) {
@@ -53,7 +53,7 @@ func (t *Target) Left(ctx context.Context) (l usage.Left, err error) {
 	if there, err := t.fw.Exists(ctx); err != nil {
 		return l, err
 	} else if there {
-		l.Table = t.opt.Table
+		l.Table = t.opt.table()
 	}
 	if t.Blind() {
 		t.left = &kernelState{}

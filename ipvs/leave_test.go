@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
-	"github.com/ironvip/ironvip/ipvs/internal/kernel/kerneltest"
 	"github.com/ironvip/ironvip/plane/kernel/conntrack"
+	"github.com/ironvip/ironvip/test/kerneltest"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )

@@ -14,12 +14,11 @@ import (
 
 // op is one change of the kernel's services: one netlink message.
 type op struct {
-	cmd               uint8
-	service           *kernel.Service
-	dest              kernel.Dest
-	moves             bool // one of two ops that add a destination again
-	switchesScheduler bool // the service has no scheduler for a moment
-	item              int  // index of its item
+	cmd     uint8
+	service *kernel.Service
+	dest    kernel.Dest
+	moves   bool // one of two ops that add a destination again
+	item    int  // index of its item
 }
 
 func (o *op) append(b []byte, family uint16) []byte {
@@ -214,8 +213,8 @@ func plan(ops []op, item int, have, want *kernel.State) []op {
 	case want == nil:
 		return append(ops, op{cmd: kernel.CmdDelService, service: &have.Service, item: item})
 	}
-	from, serves := have, have != nil
-	if !serves {
+	from := have
+	if from == nil {
 		initial := initialService(want)
 		ops = append(ops, op{cmd: kernel.CmdNewService, service: initial, item: item})
 		from = &kernel.State{Service: *initial}
@@ -224,7 +223,7 @@ func plan(ops []op, item int, have, want *kernel.State) []op {
 	edited := from.Service != want.Service
 	// Set the scheduler last, so that the kernel fills the table once.
 	late := edited && dependsOnOrder(want.Scheduler) && !dependsOnOrder(from.Scheduler)
-	edit := op{cmd: kernel.CmdSetService, service: p.service, switchesScheduler: serves && from.Scheduler != want.Scheduler, item: item}
+	edit := op{cmd: kernel.CmdSetService, service: p.service, item: item}
 	if edited && !late {
 		p.ops = append(p.ops, edit)
 	}

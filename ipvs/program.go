@@ -11,7 +11,6 @@ import (
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/plane/kernel/cleanup"
-	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -88,7 +87,6 @@ func (t *Target) carryOut(ctx context.Context, ops []op, todo []*item) error {
 			ops = slices.DeleteFunc(ops, moves)
 		}
 	}
-	defer t.resume(ctx, t.pause(ctx, ops, todo))
 	return runOps(ctx, t.kernel, ops, func(i int, err error) { todo[ops[i].item].outcome(&ops[i], err, &t.outdated) })
 }
 
@@ -210,35 +208,4 @@ func explain(o *op, err error) error {
 		p.Hint = "this kernel's ipvs has no IPv6"
 	}
 	return p
-}
-
-// pause drops new connections of the services that get another scheduler, and returns
-// the elements for resume. The kernel unbinds the old scheduler, waits until no
-// processor uses it (some 10 ms), and binds the new one. It would refuse clients in
-// between; dropped clients retry, after a second for TCP. Open connections continue.
-//
-// If pause fails, the change is made anyway: it is worse to leave the service as it is
-// than to refuse a few clients.
-func (t *Target) pause(ctx context.Context, ops []op, todo []*item) filter.Change {
-	c := filter.Change{}
-	for i := range ops {
-		if ops[i].switchesScheduler {
-			it := todo[ops[i].item]
-			c[filter.ElementOf(filter.SetPaused, it.key, it.mark)] = true
-		}
-	}
-	if err := t.fw.Apply(ctx, c); err != nil {
-		t.opt.Log.Warn("new connections may be refused while a scheduler changes", "err", err)
-	}
-	return c
-}
-
-// resume ends a pause. If it fails, the elements expire.
-func (t *Target) resume(ctx context.Context, paused filter.Change) {
-	for e := range paused {
-		paused[e] = false
-	}
-	if err := t.fw.Apply(context.WithoutCancel(ctx), paused); err != nil {
-		t.opt.Log.Warn("new connections wait for as long as a pause may last", "longest", filter.LongestPause, "err", err)
-	}
 }

@@ -13,9 +13,9 @@ import (
 
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
-	"github.com/ironvip/ironvip/ipvs/internal/kernel/kerneltest"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/kerneltest"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )

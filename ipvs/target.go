@@ -3,9 +3,7 @@ package ipvs
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
-	"math/bits"
 	"net/netip"
 	"slices"
 
@@ -24,19 +22,11 @@ import (
 const (
 	DefaultDevice = vips.DefaultDevice
 	DefaultTable  = "ironvip"
-	// DefaultMark is a bit that these programs don't use: kube-proxy (0x4000, 0x8000), CNI's
-	// port mapping (0x2000), AWS' CNI (0x80), Cilium (0xf00 and the upper half) and
-	// Tailscale (0xff0000).
-	DefaultMark = 0x1000
 )
 
 // Options configure a Target. Owns is required.
 type Options struct {
 	Device string // the device for virtual addresses, after which table and tunnel devices are named
-	Table  string // our nftables table, of family inet; by default the device's name, DefaultTable for DefaultDevice
-	// Mark is the bit of the packet mark that the table uses while a packet passes
-	// through this host.
-	Mark uint32
 	// Owns reports whether an address is ours: in a pool, or leased. The Target changes
 	// and removes every IPVS service on it.
 	Owns func(netip.Addr) bool
@@ -111,9 +101,6 @@ var _ reconcile.Plane = (*Target)(nil)
 // finding, not an error.
 func New(o Options) (*Target, error) {
 	o = o.withDefaults()
-	if bits.OnesCount32(o.Mark) != 1 {
-		return nil, fmt.Errorf("mark %#x for masquerading: it must be one bit", o.Mark)
-	}
 	stats := &counters{}
 	h, err := openAccess(context.Background(), o, stats)
 	if err != nil {
@@ -125,8 +112,7 @@ func New(o Options) (*Target, error) {
 // withDefaults sets what is missing. A dataplane with another device, as in a demo, gets
 // its own table.
 func (o Options) withDefaults() Options {
-	o.Device, o.Mark = cmp.Or(o.Device, DefaultDevice), cmp.Or(o.Mark, DefaultMark)
-	o.Table = cmp.Or(o.Table, TableOf(o.Device))
+	o.Device = cmp.Or(o.Device, DefaultDevice)
 	if o.PodCIDRs == nil {
 		o.PodCIDRs = func() []netip.Prefix { return nil }
 	}
@@ -135,6 +121,9 @@ func (o Options) withDefaults() Options {
 	}
 	return o
 }
+
+// table returns the name of our nftables table, of family inet.
+func (o Options) table() string { return TableOf(o.Device) }
 
 // TableOf returns the name of the table of a dataplane with this device.
 func TableOf(device string) string {

@@ -32,7 +32,7 @@ func TestChangesByOthersAreRepairedAtOnce(t *testing.T) {
 		wait.For(t, when, func() (missing error) {
 			lab.Director.Do(func() {
 				state, err := device.Read(t.Context())
-				rules, failed := filter.New(p.opt.Table, p.opt.Mark, &p.stats.nftMessages).Read(t.Context())
+				rules, failed := filter.New(p.opt.table(), &p.stats.nftMessages).Read(t.Context())
 				if missing = errors.Join(err, failed); missing == nil && (state.Fault != "" || !rules.Intact) {
 					missing = fmt.Errorf("device %q, table intact: %v", state.Fault, rules.Intact)
 				}

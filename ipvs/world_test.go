@@ -77,7 +77,7 @@ func inWorld(t *testing.T, what string, f func(w *world)) {
 
 // start creates a Target, with retries, and a Reconciler with it.
 func (w *world) start() {
-	o := Options{Device: DefaultDevice, Table: DefaultTable, Mark: DefaultMark, Owns: owns, PodCIDRs: func() []netip.Prefix { return testPrefixes }}
+	o := Options{Device: DefaultDevice, Owns: owns, PodCIDRs: func() []netip.Prefix { return testPrefixes }}
 	for try := 0; ; try++ {
 		var err error
 		if w.plane, err = w.k.plane(context.Background(), o); err == nil {

@@ -71,7 +71,7 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		shared = append(shared, filter.StalePods)
 	}
 	if broken && t.adopted {
-		shared = append(shared, filter.Damage(t.opt.Table))
+		shared = append(shared, filter.Damage(t.opt.table()))
 	}
 	usage.Blame(all, shared)
 	all = append(all, rules.Orphans(held)...)
@@ -85,7 +85,7 @@ func (t *Target) inspect(o *observed, rules *filter.Ruleset, held *usage.Records
 	addf := func(format string, args ...any) { o.Damage = append(o.Damage, fmt.Sprintf(format, args...)) }
 	f := &o.Value
 	if !rules.Intact && !t.adopted { // at the start, any of them may be the first that is desired
-		o.Damage = append(o.Damage, filter.Damage(t.opt.Table))
+		o.Damage = append(o.Damage, filter.Damage(t.opt.table()))
 	}
 	if usage.OnDevice(f) {
 		if e := filter.AddrElement(filter.SetVIPs, f.Key.Addr); rules.Intact && !rules.Has(e) {

@@ -214,7 +214,7 @@ func (t *Target) commit(ctx context.Context, items []*item, shared filter.Change
 			if err := t.addClasses(x, items); err != nil {
 				return err
 			}
-			d.put(x, t.opt.Table)
+			d.put(x, t.opt.table())
 			return nil
 		})
 	} else if len(t.records.Frontends) == 0 {
@@ -245,7 +245,7 @@ func (t *Target) addClass(x *nftwire.Transaction, s *service) error {
 		return nil
 	}
 	t.content.chains[o][s.class] = true
-	return addClass(x, t.layout, t.opt.Mark, s.class, s.classNo, o)
+	return addClass(x, t.layout, s.class, s.classNo, o)
 }
 
 // number gives a service that items comes before the number of its class. If all are taken, the table will be
@@ -310,7 +310,7 @@ func (t *Target) rebuild(ctx context.Context) error {
 		}
 	}
 	err := t.fw.RebuildWith(ctx, t.records.Pods, shared, func(x *nftwire.Transaction) error {
-		addShards(x, t.opt.Table)
+		addShards(x, t.opt.table())
 		d := newDiff()
 		for _, s := range t.content.services {
 			if err := t.addClass(x, s); err != nil {
@@ -318,7 +318,7 @@ func (t *Target) rebuild(ctx context.Context) error {
 			}
 			d.change(nil, s)
 		}
-		d.put(x, t.opt.Table)
+		d.put(x, t.opt.table())
 		return nil
 	})
 	if errors.Is(err, filter.ErrNoTable) {

@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/reconciletest"
 	"github.com/ironvip/ironvip/vip"
 )
 

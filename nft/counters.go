@@ -285,7 +285,7 @@ func (t *Target) forget(ctx context.Context) {
 	})
 	if err == nil {
 		err = t.fw.ApplyWith(ctx, nil, func(x *nftwire.Transaction) error {
-			d.put(x, t.opt.Table)
+			d.put(x, t.opt.table())
 			return nil
 		})
 	}

@@ -165,8 +165,8 @@ const (
 // for the service: first, for internal clients, their own, then those of single ports, then those of
 // ranges. The service's class is the verdict: its chain chooses the backend. A packet without a
 // service stays with this host, which refuses it.
-func newLayout(name string, bit uint32) *filter.Layout {
-	l := filter.NewBase(name, layoutVersion, bit)
+func newLayout(name string) *filter.Layout {
+	l := filter.NewBase(name, layoutVersion)
 	l.Trials = trials
 	for o := range origins { // sets are read in this order
 		l.AddSet(describe(setID{kindClasses, 0, o, 0}))
@@ -274,7 +274,7 @@ type classRule struct {
 }
 
 // rules returns the rules of a class's chain at an origin.
-func (c class) rules(l *filter.Layout, bit uint32, o origin) (all []classRule) {
+func (c class) rules(l *filter.Layout, o origin) (all []classRule) {
 	add := func(comment string, exprs []expr.Any) { all = append(all, classRule{comment, exprs}) }
 	if c.choice == chooseNone {
 		add("no usable backend", []expr.Any{filter.Verdict(expr.VerdictAccept, "")})
@@ -289,13 +289,13 @@ func (c class) rules(l *filter.Layout, bit uint32, o origin) (all []classRule) {
 	}
 	switch c.masquerade {
 	case vip.MasqueradeAlways:
-		add("masquerade every client", filter.AddBit(bit))
+		add("masquerade every client", filter.AddBit())
 	case vip.MasqueradeAuto:
 		for _, f := range families {
-			add("masquerade clients that are no pods", append(l.FromPod(f, false), filter.AddBit(bit)...))
+			add("masquerade clients that are no pods", append(l.FromPod(f, false), filter.AddBit()...))
 		}
 	case vip.MasqueradeOwn:
-		add("masquerade own connections", append(filter.FromHere(), filter.AddBit(bit)...))
+		add("masquerade own connections", append(filter.FromHere(), filter.AddBit()...))
 	}
 	for _, f := range families {
 		if c.affinity > 0 {
@@ -391,9 +391,9 @@ func (c class) write(f vip.Family, op uint32) expr.Any {
 }
 
 // addClass adds the chain of a class with a number at an origin, and makes it the class's verdict there.
-func addClass(x *nftwire.Transaction, l *filter.Layout, bit uint32, c class, n uint32, o origin) error {
+func addClass(x *nftwire.Transaction, l *filter.Layout, c class, n uint32, o origin) error {
 	x.AddChain(&nftables.Chain{Name: c.chain(o), Table: l.Table()})
-	for _, r := range c.rules(l, bit, o) {
+	for _, r := range c.rules(l, o) {
 		if err := x.AddRule(l.Table().Name, c.chain(o), r.exprs, filter.Comment(layoutVersion, r.comment)); err != nil {
 			return err
 		}

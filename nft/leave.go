@@ -36,9 +36,9 @@ func (t *Target) readLeft(ctx context.Context) (l usage.Left, err error) {
 	}
 	rules, found, err := t.readTable(ctx)
 	if err != nil {
-		return l, fmt.Errorf("read nftables table inet %s: %w", t.opt.Table, err)
+		return l, fmt.Errorf("read nftables table inet %s: %w", t.opt.table(), err)
 	}
-	l.Table, l.Damaged = t.opt.Table, !rules.Intact
+	l.Table, l.Damaged = t.opt.table(), !rules.Intact
 	for k, s := range found.services {
 		f := vip.Frontend{Key: k}
 		if rules.Intact {

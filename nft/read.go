@@ -76,7 +76,7 @@ func (t *Target) readTable(ctx context.Context) (*filter.Ruleset, *content, erro
 	r.finish(rules)
 	if rules.Intact && r.odd != "" {
 		rules.Intact = false
-		t.opt.Log.Warn("nftables table has been changed", "table", t.opt.Table, "found", r.odd)
+		t.opt.Log.Warn("nftables table has been changed", "table", t.opt.table(), "found", r.odd)
 	}
 	return rules, &r.content, nil
 }
@@ -217,7 +217,7 @@ func (r *reading) chainsIntact(chains map[string][]string) bool {
 		}
 		delete(want, name)
 		var ours []string
-		for _, one := range c.rules(r.layout, 0, 0) {
+		for _, one := range c.rules(r.layout, 0) {
 			ours = append(ours, string(filter.Comment(layoutVersion, one.comment)))
 		}
 		if !slices.Equal(comments, ours) {

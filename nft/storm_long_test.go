@@ -211,7 +211,6 @@ func TestStormOnKernel(t *testing.T) {
 			"nft insert rule inet ironvip_nft arriving accept": false, "nft add element inet ironvip_nft vips4 { 10.96.9.9 }": false,
 			"nft add element inet ironvip_nft members4 { 1 . 1 : 10.1.0.1 . 80 }": false,
 			"ip link del ironvip0": false, "ip link set ironvip0 down": false, "ip route flush table local dev ironvip0": false, "ip -6 route flush table local proto 178": false, "ip addr flush dev ironvip0": false,
-			"ip addr add 10.96.0.1/24 dev ironvip0": false, "ip addr add 10.96.9.9/32 dev ironvip0": false,
 		},
 		Begin: func(t *testing.T, lab *netlab.Lab) []*vip.Frontend {
 			fresh = lab.AddClient("fresh")

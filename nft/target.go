@@ -3,9 +3,7 @@ package nft
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
-	"math/bits"
 	"net/netip"
 	"slices"
 	"sync"
@@ -29,16 +27,11 @@ import (
 const (
 	DefaultDevice = vips.DefaultDevice
 	DefaultTable  = "ironvip_nft" // beside that of package ipvs, so that one can replace the other without a gap
-	DefaultMark   = 0x1000        // as in package ipvs
 )
 
 // Options configure a Target. Owns is required.
 type Options struct {
 	Device string // the device for virtual addresses, after which the table is named
-	Table  string // our nftables table, of family inet; by default TableOf(Device)
-	// Mark is the bit of the packet mark that the table uses while a packet passes through this
-	// host.
-	Mark uint32
 	// Owns reports whether an address is ours: in a pool, or leased.
 	Owns func(netip.Addr) bool
 	// PodCIDRs returns the ranges of clients that keep their address under masquerade
@@ -88,13 +81,9 @@ var _ reconcile.Plane = (*Target)(nil)
 // New connects to the kernel and sets the sysctls. A sysctl that can't be set is a finding, not an error.
 func New(o Options) (*Target, error) {
 	o = o.withDefaults()
-	if bits.OnesCount32(o.Mark) != 1 {
-		return nil, fmt.Errorf("mark %#x for masquerading: it must be one bit", o.Mark)
-	}
 	t := open(o)
 	t.fw.TryHold(context.Background(), o.Log)
-	conntrack.TryEnterOpened(context.Background(), t.fw, o.Owns, o.Log)
-	t.drift = drift.Open(context.Background(), watch.Options{Forwarding: true, Table: o.Table}, t.fw.Open, o.Log)
+	t.drift = drift.Open(context.Background(), watch.Options{Forwarding: true, Table: o.table()}, t.fw.Open, o.Log)
 	t.fw.Muted = t.drift.Muted
 	t.findings.Report(t.opt.Log, t.flows.Supported(context.Background())) // it loads connection tracking, which has sysctls
 	t.setSysctls()
@@ -103,10 +92,10 @@ func New(o Options) (*Target, error) {
 
 // open returns a Target that has changed nothing yet.
 func open(o Options) *Target {
-	t := &Target{opt: o, layout: newLayout(o.Table, o.Mark), sysctl: host.Sysctls{Root: host.ProcSysNet}, free: host.FreePort,
+	t := &Target{opt: o, layout: newLayout(o.table()), sysctl: host.Sysctls{Root: host.ProcSysNet}, free: host.FreePort,
 		records: usage.NewRecords(usage.PodSet(nil)), content: newContent(), unused: unusedShares{by: map[vip.FrontendKey][]netip.AddrPort{}}}
 	t.fw = filter.Of(t.layout, &t.nftMessages)
-	t.sweeper, t.stats = newCounterReader(o.Table), newCounterReader(o.Table)
+	t.sweeper, t.stats = newCounterReader(o.table()), newCounterReader(o.table())
 	t.flows = conntrack.Table{Dumps: &t.flowDumps, Deleted: &t.deletedFlows}
 	t.outdated = cleanup.Outdated{Table: t.flows, Protocols: conntrack.Protocols, Translated: true,
 		Owns: o.Owns, Made: t.made, Findings: &t.findings, Log: o.Log}
@@ -115,8 +104,7 @@ func open(o Options) *Target {
 
 // withDefaults sets what is missing.
 func (o Options) withDefaults() Options {
-	o.Device, o.Mark = cmp.Or(o.Device, DefaultDevice), cmp.Or(o.Mark, DefaultMark)
-	o.Table = cmp.Or(o.Table, TableOf(o.Device))
+	o.Device = cmp.Or(o.Device, DefaultDevice)
 	if o.PodCIDRs == nil {
 		o.PodCIDRs = func() []netip.Prefix { return nil }
 	}
@@ -125,6 +113,9 @@ func (o Options) withDefaults() Options {
 	}
 	return o
 }
+
+// table returns the name of our nftables table, of family inet.
+func (o Options) table() string { return TableOf(o.Device) }
 
 // TableOf returns the name of the table of a dataplane with this device.
 func TableOf(device string) string {

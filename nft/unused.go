@@ -41,10 +41,10 @@ func (t *Target) dropClasses(ctx context.Context) {
 	}
 	err := t.fw.ApplyWith(ctx, nil, func(x *nftwire.Transaction) error {
 		for _, p := range all {
-			list := x.BeginElements(unix.NFT_MSG_DELSETELEM, 0, t.opt.Table, setID{kindClasses, 0, p.origin, 0}.String())
+			list := x.BeginElements(unix.NFT_MSG_DELSETELEM, 0, t.opt.table(), setID{kindClasses, 0, p.origin, 0}.String())
 			x.AddElement(&nftwire.Element{Key: big(t.content.classes[p.class] << shiftClass)})
 			x.EndElements(list)
-			x.DeleteChain(t.opt.Table, p.class.chain(p.origin))
+			x.DeleteChain(t.opt.table(), p.class.chain(p.origin))
 		}
 		return nil
 	})

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy/balance"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/metrictest"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/internal/netlink/netlinktest"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/netlinktest"
 )
 
 func testConn(t *testing.T) (*Conn, *Counters) {

@@ -3,11 +3,11 @@ package dataplane
 import (
 	"testing"
 
-	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/ipvs/probepath"
 	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/metrictest"
 )
 
 func TestMetrics(t *testing.T) {

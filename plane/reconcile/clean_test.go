@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/reconciletest"
 )
 
 // dirty is a Target that is unclean after each Apply.

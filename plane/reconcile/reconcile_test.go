@@ -18,11 +18,11 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/logbuffer"
 	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/reconciletest"
 	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )

@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/reconciletest"
 )
 
 // grouped counts in how many calls of Apply keys with the same first letter come.

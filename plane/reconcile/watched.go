@@ -3,8 +3,6 @@ package reconcile
 import (
 	"context"
 	"time"
-
-	"github.com/ironvip/ironvip/internal/table"
 )
 
 // Drift is what a check has found.
@@ -12,11 +10,9 @@ type Drift[K comparable, V any] struct {
 	// Damaged are keys whose repair restores everything that was changed. A part that several keys share, such as
 	// their address, is found for one of them.
 	Damaged []Damage[K]
-	// Strays were added and belong to no key of the desired table.
-	Strays []Stray[V]
 	// Unknown is set if more may have changed, for example because events were lost. Only Actual finds it.
 	Unknown bool
-	By      string // the program that made the unknown changes, see Damage
+	By      string // the program that made the unknown changes, such as "nft (pid 812)", or ""
 	// Arrived are failed keys that an event of the host allows to succeed, such as a new address. They are tried at once.
 	Arrived []K
 }
@@ -25,13 +21,6 @@ type Drift[K comparable, V any] struct {
 type Damage[K comparable] struct {
 	Key  K
 	What string // "address 192.0.2.10 missing from ironvip0"
-	By   string // the program, such as "nft (pid 812)", or ""
-}
-
-// Stray is what another program has added. It is removed as an Orphan is.
-type Stray[V any] struct {
-	Observed[V]
-	By string // see Damage
 }
 
 // A program that floods the kernel with changes must not keep the loop, and a processor, busy.
@@ -87,42 +76,23 @@ func (r *Reconciler[K, V]) check(ctx context.Context) {
 		if !has {
 			continue // the feed writes it
 		}
-		r.contests.found(d.Key, d.What, d.By, now)
+		r.contests.found(d.Key, d.What, "", now)
 		if e.suspect() { // its retry repairs what was found, which other keys may share
 			r.retries.add(d.Key, now)
 			continue
 		}
-		repair.add(Update[K, V]{Key: d.Key, Old: &e.row.Value, New: &e.row.Value, Repair: true}, e.row, by(d.What+", repaired", d.By))
+		repair.add(Update[K, V]{Key: d.Key, Old: &e.row.Value, New: &e.row.Value, Repair: true}, e.row, d.What+", repaired")
 	}
 	for _, k := range drift.Arrived {
 		if r.retries.keys.Has(k) {
 			r.retries.add(k, now)
 		}
 	}
-	for i := range drift.Strays {
-		r.checkStray(&drift.Strays[i], now, &repair)
-	}
 	r.repair(ctx, &repair)
 	if drift.Unknown {
 		r.suspected = drift.By
 		r.recheck.Reset(max(0, recheckPause-time.Since(r.lastRecheck), r.checking.wait()))
 	}
-}
-
-// checkStray adds the removal of a stray to a repair. Before the sweep, it is left to that.
-func (r *Reconciler[K, V]) checkStray(s *Stray[V], now time.Time, repair *repairs[K, V]) {
-	k := r.Desired.KeyOf(&s.Value)
-	if _, has := r.have[k]; has || r.Desired.Row(k) != nil {
-		return // it is known, and waits for its removal
-	}
-	row := &table.Row[V]{Value: s.Value}
-	if !r.swept {
-		r.have[k] = entry[V]{row: row, orphan: true}.with(fault{damage: s.Damage})
-		return
-	}
-	what := s.Damage[0]
-	r.contests.found(k, what, s.By, now)
-	repair.add(Update[K, V]{Key: k, Old: &row.Value, Repair: true}, nil, by(what+", removed", s.By))
 }
 
 // by adds the program to the description of a repair.

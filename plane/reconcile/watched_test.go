@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/reconciletest"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -72,7 +72,7 @@ func (w *seeing) disturb(s reconcile.Drift[string, pair], err error) {
 // lose deletes a key behind the Target's back, and tells it so.
 func (w *seeing) lose(key string) {
 	w.Remove(key)
-	w.disturb(reconcile.Drift[string, pair]{Damaged: []reconcile.Damage[string]{{Key: key, What: "address of " + key + " missing", By: "nft (pid 812)"}}}, nil)
+	w.disturb(reconcile.Drift[string, pair]{Damaged: []reconcile.Damage[string]{{Key: key, What: "address of " + key + " missing"}}}, nil)
 }
 
 func runSeeing(t *testing.T, scenario func(*rig, *seeing)) {
@@ -93,7 +93,7 @@ func (x *rig) readings(want int) {
 	expect.Equal(x.t, got, want, "the target was read %d times", got)
 }
 
-// A change that the Target sees is repaired at once, with one write and without a read. The event names the program.
+// A change that the Target sees is repaired at once, with one write and without a read.
 func TestSeenChangeIsRepairedAtOnce(t *testing.T) {
 	runSeeing(t, func(x *rig, w *seeing) {
 		w.lose("a")
@@ -101,7 +101,7 @@ func TestSeenChangeIsRepairedAtOnce(t *testing.T) {
 		x.writes(3)
 		x.readings(1)
 		events, _ := x.events.Since(0)
-		if e := events[len(events)-1]; e.Kind != "drift_repaired" || e.Object != "a" || e.Message != "address of a missing, repaired; changed by nft (pid 812)" {
+		if e := events[len(events)-1]; e.Kind != "drift_repaired" || e.Object != "a" || e.Message != "address of a missing, repaired" {
 			t.Errorf("event %+v", e)
 		}
 		expect.Equal(t, x.r.Stats().DriftRepairs, 1, "repairs")
@@ -111,7 +111,7 @@ func TestSeenChangeIsRepairedAtOnce(t *testing.T) {
 	})
 }
 
-// Any number of changes in a row is repaired at once. The row says that it is contested, and by whom.
+// Any number of changes in a row is repaired at once. The row says that it is contested.
 func TestManySeenChangesAreRepairedAtOnce(t *testing.T) {
 	runSeeing(t, func(x *rig, w *seeing) {
 		for range 50 {
@@ -119,8 +119,7 @@ func TestManySeenChangesAreRepairedAtOnce(t *testing.T) {
 			x.wants(map[string]string{"a": "1", "b": "1"})
 		}
 		row, _, _ := x.applied.Get("a")
-		if row.Problem != nil || row.Warning == nil || row.Warning.Code != vip.CodeContested || !strings.Contains(row.Warning.Message, "50 times since") ||
-			!strings.HasSuffix(row.Warning.Message, "by nft (pid 812)") {
+		if row.Problem != nil || row.Warning == nil || row.Warning.Code != vip.CodeContested || !strings.Contains(row.Warning.Message, "50 times since") {
 			t.Fatalf("row %+v", row)
 		}
 		if s := x.r.Stats(); s.Contested != 1 || s.Failing != 0 {
@@ -131,13 +130,18 @@ func TestManySeenChangesAreRepairedAtOnce(t *testing.T) {
 	})
 }
 
-// If more may have changed than a Look can find, one read finds it: at once, but not more often than ten times a second.
+// If more may have changed than a Look can find, one read finds it: at once, but not more often than ten times a second. The
+// event names the program.
 func TestUnknownChangesCauseOneRead(t *testing.T) {
 	runSeeing(t, func(x *rig, w *seeing) {
 		x.target.Remove("a")
-		w.disturb(reconcile.Drift[string, pair]{Unknown: true}, nil)
+		w.disturb(reconcile.Drift[string, pair]{Unknown: true, By: "nft (pid 812)"}, nil)
 		x.wants(map[string]string{"a": "1", "b": "1"})
 		x.readings(2)
+		events, _ := x.events.Since(0)
+		if e := events[len(events)-1]; e.Object != "a" || !strings.HasSuffix(e.Message, "; changed by nft (pid 812)") {
+			t.Errorf("event %+v", e)
+		}
 		for range 50 {
 			w.disturb(reconcile.Drift[string, pair]{}, errors.New("no buffer space"))
 		}
@@ -269,42 +273,6 @@ func TestFloodOfChangesIsBounded(t *testing.T) {
 		looks := w.looks
 		time.Sleep(2 * time.Second)
 		expect.Equal(t, w.looks, looks, "looks after a list")
-	})
-}
-
-// An object that another program adds is removed at once, without a read, and the event names the program. A known object
-// is left to its removal.
-func TestStrayIsRemovedAtOnce(t *testing.T) {
-	runSeeing(t, func(x *rig, w *seeing) {
-		stray := reconcile.Stray[pair]{Observed: reconcile.Observed[pair]{Value: pair{"stray", "1"}, Damage: []string{"it belongs to nobody"}, Orphan: true}, By: "ip (pid 812)"}
-		x.target.Put(pair{"stray", "1"})
-		w.disturb(reconcile.Drift[string, pair]{Strays: []reconcile.Stray[pair]{stray}}, nil)
-		x.wants(map[string]string{"a": "1", "b": "1"})
-		x.readings(1)
-		events, _ := x.events.Since(0)
-		if e := events[len(events)-1]; e.Kind != "drift_repaired" || e.Object != "stray" || e.Message != "it belongs to nobody, removed; changed by ip (pid 812)" {
-			t.Errorf("event %+v", e)
-		}
-		writes, _, _ := x.target.Counts()
-		stray.Value = pair{"a", "1"}
-		w.disturb(reconcile.Drift[string, pair]{Strays: []reconcile.Stray[pair]{stray}}, nil)
-		now, _, _ := x.target.Counts()
-		expect.Equal(t, now, writes, "a desired key was removed")
-	})
-}
-
-// Before everything desired is known, what another program adds is left to the sweep.
-func TestStrayBeforeTheSweep(t *testing.T) {
-	run(t, func(x *rig) {
-		w := &seeing{Recorder: x.target, disturbed: make(chan struct{})}
-		x.desired.Set(pair{"a", "1"})
-		x.start(func(o *reconcile.Options[string, pair]) { o.Target = w })
-		x.target.Put(pair{"stray", "1"})
-		w.disturb(reconcile.Drift[string, pair]{Strays: []reconcile.Stray[pair]{{Observed: reconcile.Observed[pair]{Value: pair{"stray", "1"}, Damage: []string{"it belongs to nobody"}, Orphan: true}}}}, nil)
-		x.wants(map[string]string{"a": "1", "stray": "1"})
-		x.ready()
-		synctest.Wait()
-		x.wants(map[string]string{"a": "1"})
 	})
 }
 

@@ -20,11 +20,11 @@ import (
 	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/ipam/consulstore"
 	"github.com/ironvip/ironvip/pipeline"
-	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
+	"github.com/ironvip/ironvip/test/reconciletest"
 	"github.com/ironvip/ironvip/vip"
 )
 

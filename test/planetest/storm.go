@@ -39,8 +39,6 @@ type Storms struct {
 	Check func(t *testing.T, lab *netlab.Lab, want []vip.Frontend)
 	// End checks the lab after the last event.
 	End func(t *testing.T, lab *netlab.Lab, want []vip.Frontend)
-	// Left returns what the last kill has left that ends by itself, or "". It may be nil.
-	Left func(t *testing.T, node *netlab.Node) string
 }
 
 // event is one event of a storm.
@@ -88,9 +86,6 @@ func (o *Storms) Run(t *testing.T) {
 				}
 			}
 			s.spare()
-			if o.Left != nil {
-				s.Wait(func() string { return o.Left(t, s.lab.Director) })
-			}
 			s.apply()
 			s.plane.Applying.Lock() // a change would have only a part in the kernel
 			defer s.plane.Applying.Unlock()

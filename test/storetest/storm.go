@@ -18,7 +18,7 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/pipeline"
-	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/test/reconciletest"
 	"github.com/ironvip/ironvip/vip"
 )
 

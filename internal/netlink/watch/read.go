@@ -58,11 +58,11 @@ func (w *Watcher) readLink(e netlink.Event) {
 			return // an earlier device of this name
 		}
 		w.index, w.whole, w.renamed = 0, false, w.renamed || !named
-		w.seen.Device = w.linkAuthor(e)
+		w.seen.Device = true
 		return
 	}
 	if w.whole && !whole {
-		w.seen.Device = w.linkAuthor(e)
+		w.seen.Device = true
 	}
 	w.index, w.whole = index, whole
 	if w.renamed { // what happened to its addresses meanwhile was not seen
@@ -76,40 +76,13 @@ func wholeBy(data []byte) bool {
 	return binary.NativeEndian.Uint32(data[8:])&want == want
 }
 
-func (w *Watcher) linkAuthor(e netlink.Event) *Author {
-	a := w.authors.ofRoute(e.Port)
-	return &a
-}
-
-// readAddr follows the addresses of the device.
+// readAddr follows the addresses of IPv4 on the device: with the last one, the kernel removes the routes of IPv4 to it.
 func (w *Watcher) readAddr(e netlink.Event) {
 	if len(e.Data) < unix.SizeofIfAddrmsg || binary.NativeEndian.Uint32(e.Data[4:]) != w.index || w.index == 0 {
 		return
 	}
-	// With IFA_LOCAL, IFA_ADDRESS may be the peer.
-	attrs := e.Data[unix.SizeofIfAddrmsg:]
-	local, err := netlink.Find(attrs, unix.IFA_LOCAL)
-	if err == nil && local == nil {
-		local, err = netlink.Find(attrs, unix.IFA_ADDRESS)
-	}
-	addr, ok := netip.AddrFromSlice(local)
-	if err != nil || !ok {
-		w.seen.Lost = true
-		return
-	}
-	p := netip.PrefixFrom(addr, int(e.Data[1]))
-	switch {
-	case e.Type == unix.RTM_DELADDR:
-		delete(w.seen.Added, p)
-		if addr.Is4() { // with the last one, the kernel removes the routes of IPv4 to the device
-			w.seen.Device = w.linkAuthor(e)
-		}
-	case addr.IsLinkLocalUnicast(): // the kernel adds it
-	default:
-		if w.seen.Added == nil {
-			w.seen.Added = make(map[netip.Prefix]Author)
-		}
-		w.seen.Added[p] = w.authors.ofRoute(e.Port)
+	if e.Data[0] == unix.AF_INET && e.Type == unix.RTM_DELADDR {
+		w.seen.Device = true
 	}
 }
 
@@ -124,8 +97,8 @@ func (w *Watcher) readRoute(e netlink.Event) {
 		delete(w.seen.Gone, a)
 	default:
 		if w.seen.Gone == nil {
-			w.seen.Gone = make(map[netip.Addr]Author)
+			w.seen.Gone = make(map[netip.Addr]struct{})
 		}
-		w.seen.Gone[a] = w.authors.ofRoute(e.Port)
+		w.seen.Gone[a] = struct{}{}
 	}
 }

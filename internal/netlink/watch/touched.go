@@ -2,11 +2,26 @@ package watch
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
 )
+
+// Author is the program that committed a transaction. The zero value is unknown.
+type Author struct {
+	Name string // of the process, at most 15 bytes
+	PID  int
+}
+
+// String returns the program in a message, or "" if it is unknown.
+func (a Author) String() string {
+	if a == (Author{}) {
+		return ""
+	}
+	return fmt.Sprintf("%s (pid %d)", a.Name, a.PID)
+}
 
 // touch records that a transaction has touched the table. A transaction of an unknown program doesn't hide a known one.
 func (s *Seen) touch(by Author) {

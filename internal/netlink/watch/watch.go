@@ -28,11 +28,9 @@ type Seen struct {
 	Lost bool
 	// Device is set if the device was removed, set down, made to speak ARP, or if an address of IPv4 was removed from it. The
 	// kernel may have removed routes without telling.
-	Device *Author
+	Device bool
 	// Gone are the virtual addresses whose routes were removed.
-	Gone map[netip.Addr]Author
-	// Added are the addresses that were added to the device.
-	Added map[netip.Prefix]Author
+	Gone map[netip.Addr]struct{}
 	// Table is set if transactions touched the table: the author of the last one that is known.
 	Table *Author
 	// Unforwarded is set if the forwarding of packets was switched off for the whole host. The kernel doesn't say by whom.
@@ -41,7 +39,7 @@ type Seen struct {
 
 // Any reports whether anything was seen.
 func (s *Seen) Any() bool {
-	return s.Lost || s.Device != nil || len(s.Gone) > 0 || len(s.Added) > 0 || s.Table != nil || s.Unforwarded
+	return s.Lost || s.Device || len(s.Gone) > 0 || s.Table != nil || s.Unforwarded
 }
 
 // Watcher watches. A nil Watcher sees nothing. Its methods may be called concurrently.
@@ -52,7 +50,6 @@ type Watcher struct {
 
 	mu      sync.Mutex
 	sources []*source
-	authors authors
 	ask     *netlink.Conn // for the device
 	seen    Seen
 	index   uint32 // of the device; 0: it doesn't exist
@@ -70,10 +67,10 @@ type source struct {
 
 // Open subscribes in the network namespace of the calling thread. Watching a table needs CAP_NET_ADMIN.
 func Open(o Options) (*Watcher, error) {
-	w := &Watcher{o: o, changed: wake.New(), authors: openAuthors()}
+	w := &Watcher{o: o, changed: wake.New()}
 	var groups []int
 	if o.Device != "" {
-		groups = append(groups, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+		groups = append(groups, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 	}
 	if o.Forwarding {
 		groups = append(groups, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
@@ -173,8 +170,7 @@ func (w *Watcher) Changed() <-chan struct{} {
 }
 
 // Take returns what was seen since the last call. It includes every change that was made before the call. Of the addresses,
-// it returns as gone those for which wanted is true, and as added the others, so that a dataplane doesn't see what it removed
-// or added itself. Nil returns none.
+// it returns as gone those for which wanted is true, so that a dataplane doesn't see what it removed itself. Nil returns none.
 func (w *Watcher) Take(wanted func(netip.Addr) bool) Seen {
 	if w == nil {
 		return Seen{}
@@ -189,11 +185,6 @@ func (w *Watcher) Take(wanted func(netip.Addr) bool) Seen {
 	for a := range seen.Gone {
 		if wanted == nil || !wanted(a) {
 			delete(seen.Gone, a)
-		}
-	}
-	for p := range seen.Added {
-		if wanted == nil || p.IsSingleIP() && wanted(p.Addr()) {
-			delete(seen.Added, p)
 		}
 	}
 	return seen
@@ -246,7 +237,6 @@ func (w *Watcher) Close() {
 		_ = s.events.Close()
 	}
 	w.running.Wait()
-	w.authors.close()
 	if w.ask != nil {
 		w.ask.Close()
 	}

@@ -163,30 +163,26 @@ func (k *Conn) State(ctx context.Context, key vip.FrontendKey, mark uint32) (*St
 	if s == nil || err != nil {
 		return nil, err
 	}
-	var all State
-	if err := k.StateOf(ctx, s, &all, &Slab[Dest]{}); err != nil {
-		return nil, err
-	}
-	return &all, nil
+	return k.StateOf(ctx, s)
 }
 
-// StateOf reads the destinations of a service into all, with memory from room.
-func (k *Conn) StateOf(ctx context.Context, s *Service, all *State, room *Slab[Dest]) error {
+// StateOf reads the destinations of a service.
+func (k *Conn) StateOf(ctx context.Context, s *Service) (*State, error) {
 	dests, err := k.Destinations(ctx, s.Key, s.Mark)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	*all = State{Service: *s, Dests: room.Cut(len(dests))}
+	all := &State{Service: *s, Dests: make([]Dest, len(dests))}
 	for i := range dests {
 		all.Dests[len(dests)-1-i] = dests[i].Dest
 	}
 	if slices.IsSortedFunc(all.Dests, CompareDests) {
-		return nil // as package ipvs adds them
+		return all, nil // as package ipvs adds them
 	}
 	all.Ages = make(map[netip.AddrPort]int, len(all.Dests))
 	for i, d := range all.Dests {
 		all.Ages[d.Addr] = i
 	}
 	slices.SortFunc(all.Dests, CompareDests)
-	return nil
+	return all, nil
 }

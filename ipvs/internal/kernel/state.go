@@ -24,22 +24,3 @@ func (s *State) Serves(backend netip.AddrPort) bool {
 	_, found := slices.BinarySearchFunc(s.Dests, Dest{Addr: backend}, CompareDests)
 	return found
 }
-
-// Slab allocates slices with a common lifetime as parts of larger ones. If Size is 0,
-// each is allocated by itself.
-type Slab[T any] struct {
-	Size int
-	free []T
-}
-
-// SlabSize is a size for thousands of slices.
-const SlabSize = 1024
-
-func (s *Slab[T]) Cut(n int) []T {
-	if n > len(s.free) {
-		s.free = make([]T, max(n, s.Size))
-	}
-	part := s.free[:n:n]
-	s.free = s.free[n:]
-	return part
-}

@@ -14,9 +14,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ironvip/ironvip/internal/netlink"
-	"github.com/ironvip/ironvip/ipvs/internal/kernel/kerneltest"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/kerneltest"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )

@@ -31,7 +31,7 @@ func TestLooksAtTheTable(t *testing.T) {
 	node.Do(func() {
 		ctx := context.Background()
 		var messages atomic.Uint64
-		table := filter.New("ironvip", 0x1000, &messages)
+		table := filter.New("ironvip", &messages)
 		w := drift.Open(ctx, watch.Options{Table: "ironvip"}, table.Open, slog.New(slog.DiscardHandler))
 		must.True(t, w.Watcher != nil, "not watched")
 		defer table.Close()

@@ -13,7 +13,7 @@ import (
 
 // NewBase returns a layout with these parts only, for a dataplane that adds its own. Version is
 // part of every rule's comment. Its sets are vips, hairpin and pods.
-func NewBase(name, version string, bit uint32) *Layout {
+func NewBase(name, version string) *Layout {
 	l := newSets(name, func(s Set) bool { return !s.OfFrontends() && !sets[s].probes })
 	l.version = version
 	l.AddChain(chainRefuse)
@@ -28,7 +28,7 @@ func NewBase(name, version string, bit uint32) *Layout {
 	for _, f := range families {
 		l.rules = append(l.rules, l.invalid(f), l.unknown(f), l.unserved(f), l.hairpin(f))
 	}
-	l.rules = append(l.rules, masqueradeBit(bit)...)
+	l.rules = append(l.rules, masqueradeBit()...)
 	return l
 }
 
@@ -116,10 +116,10 @@ func (l *Layout) hairpin(f vip.Family) rule {
 	return rule{chainPostrouting, "a backend that reaches itself", join(l.pair(f, SetHairpin), &expr.Masq{})}
 }
 
-func masqueradeBit(bit uint32) []rule {
+func masqueradeBit() []rule {
 	return []rule{
-		{chainPostrouting, "not marked", join(withoutBit(bit), Verdict(expr.VerdictReturn, ""))},
-		{chainPostrouting, "the mark has served", clearBit(bit)},
+		{chainPostrouting, "not marked", join(withoutBit(), Verdict(expr.VerdictReturn, ""))},
+		{chainPostrouting, "the mark has served", clearBit()},
 		{chainPostrouting, "masquerade", []expr.Any{&expr.Masq{}}},
 	}
 }

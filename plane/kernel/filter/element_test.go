@@ -86,7 +86,7 @@ func TestLayoutIsWhole(t *testing.T) {
 			if !chains[r.chain] {
 				t.Errorf("rule %q is in no chain: %q", r.comment, r.chain)
 			}
-			if n := len(newLayout("ironvip", 0x1000).userData(r)); n > 128 {
+			if n := len(newLayout("ironvip").userData(r)); n > 128 {
 				t.Errorf("the comment of %q takes %d bytes, the kernel keeps 256 and nft shows 128", r.comment, n)
 			}
 		}

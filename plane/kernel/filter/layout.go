@@ -12,7 +12,7 @@ import (
 
 // LayoutVersion is part of every rule's comment. Raise it whenever the rules or sets
 // change: at its start, the agent replaces a table of another version in one transaction.
-const LayoutVersion = "ironvip 4: "
+const LayoutVersion = "ironvip 5: "
 
 // Priorities of the base chains. IPVS handles packets at 99 in input and at -98 in output,
 // conntrack at -200. Packets to a virtual address after that have no service.
@@ -79,9 +79,8 @@ type Layout struct {
 	Trials []Trial
 }
 
-// newLayout returns the layout of a table. Bit is the bit of the packet mark that marks
-// packets for masquerading.
-func newLayout(name string, bit uint32) *Layout {
+// newLayout returns the layout of a table.
+func newLayout(name string) *Layout {
 	l := newSets(name, func(s Set) bool { return !sets[s].probes })
 	for _, name := range []string{chainRefuse, chainRefuseNew, chainGuard, chainMarked, chainMarkedIn, chainSent} {
 		l.chains = append(l.chains, &nftables.Chain{Name: name, Table: l.table})
@@ -90,7 +89,7 @@ func newLayout(name string, bit uint32) *Layout {
 	l.base(chainOutput, nftables.ChainTypeFilter, nftables.ChainHookOutput, priorityOutput)
 	l.base(chainUnserved, nftables.ChainTypeFilter, nftables.ChainHookInput, priorityUnserved)
 	l.base(chainPostrouting, nftables.ChainTypeNAT, nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource)
-	l.rules = l.describe(bit)
+	l.rules = l.describe()
 	return l
 }
 
@@ -120,9 +119,6 @@ func newSets(name string, has func(Set) bool) *Layout {
 				set.DataType = nftables.TypeMark
 			case s.Kind() == KindProbe:
 				set.DataType = addressType(f)
-			}
-			if s.Passing() {
-				set.HasTimeout, set.Timeout = true, LongestPause
 			}
 			if s.Kind() == KindMark || s.Kind() == KindProbe {
 				set.KeyByteOrder = binaryutil.NativeEndian
@@ -168,7 +164,7 @@ func keyType(s Set, f vip.Family) nftables.SetDatatype {
 //
 // Input (before IPVS, new connections only): frontends by mark, first those for internal
 // clients, then those for everyone. Rules for its address and port don't apply to a packet
-// of these. Then source ranges, then the guard: pauses, refusals, masquerading.
+// of these. Then source ranges, then the guard: refusals, masquerading.
 //
 // Output (before IPVS): this host's own connections, and again each packet that IPVS sends
 // to a backend. For the latter, the mark of the frontend is replaced by the bit if it is to
@@ -179,8 +175,8 @@ func keyType(s Set, f vip.Family) nftables.SetDatatype {
 // its own sockets serve.
 //
 // Postrouting: masquerades packets with the bit.
-func (l *Layout) describe(bit uint32) []rule {
-	ret, drop := Verdict(expr.VerdictReturn, ""), Verdict(expr.VerdictDrop, "")
+func (l *Layout) describe() []rule {
+	ret := Verdict(expr.VerdictReturn, "")
 	rules := append(refusal(),
 		rule{chainRefuseNew, "no connection is opened", join(OpensNothing(), ret)},
 		rule{chainRefuseNew, "refuse", []expr.Any{Verdict(expr.VerdictGoto, chainRefuse)}},
@@ -203,20 +199,18 @@ func (l *Layout) describe(bit uint32) []rule {
 		for _, s := range []Set{SetInternal, SetInternalRanges, SetRanges} {
 			add(chainOutput, "this host has its own, and ranges of ports", join(Family(f), l.mark(f, s)...), Verdict(expr.VerdictGoto, chainMarked))
 		}
-		add(chainOutput, "masquerade own connections", l.listener(f, SetMasqOwn), AddBit(bit)...)
+		add(chainOutput, "masquerade own connections", l.listener(f, SetMasqOwn), AddBit()...)
 
 		add(chainMarkedIn, "only these clients", l.markedFrom(f), Verdict(expr.VerdictGoto, chainRefuseNew))
-		add(chainMarked, "new connections wait", l.marked(f, setMarkedPaused), drop)
 		add(chainMarked, "no usable backend", l.marked(f, SetMarkedRefused), Verdict(expr.VerdictGoto, chainRefuseNew))
 
-		add(chainSent, "masquerade every client", l.marked(f, SetMarkedMasqAlways), join(setMark(bit), ret)...)
-		add(chainSent, "masquerade clients that are no pods", join(l.marked(f, SetMarkedMasqAuto), l.source(f, setPods, true)...), join(setMark(bit), ret)...)
-		add(chainSent, "masquerade own connections", join(l.marked(f, SetMarkedMasqOwn), FromHere()...), join(setMark(bit), ret)...)
+		add(chainSent, "masquerade every client", l.marked(f, SetMarkedMasqAlways), join(setMark(MasqueradeBit), ret)...)
+		add(chainSent, "masquerade clients that are no pods", join(l.marked(f, SetMarkedMasqAuto), l.source(f, setPods, true)...), join(setMark(MasqueradeBit), ret)...)
+		add(chainSent, "masquerade own connections", join(l.marked(f, SetMarkedMasqOwn), FromHere()...), join(setMark(MasqueradeBit), ret)...)
 
-		add(chainGuard, "new connections wait", l.listener(f, SetPaused), drop)
 		add(chainGuard, "no usable backend", l.listener(f, SetRefused), Verdict(expr.VerdictGoto, chainRefuseNew))
-		add(chainGuard, "masquerade every client", l.listener(f, SetMasqAlways), AddBit(bit)...)
-		add(chainGuard, "masquerade clients that are no pods", join(l.listener(f, SetMasqAuto), l.source(f, setPods, true)...), AddBit(bit)...)
+		add(chainGuard, "masquerade every client", l.listener(f, SetMasqAlways), AddBit()...)
+		add(chainGuard, "masquerade clients that are no pods", join(l.listener(f, SetMasqAuto), l.source(f, setPods, true)...), AddBit()...)
 
 		add(chainUnserved, "the mark has served", l.marked(f, SetMarks), setMark(0)...)
 		add(chainUnserved, "what a real server serves", l.listener(f, SetServed), ret)
@@ -227,7 +221,7 @@ func (l *Layout) describe(bit uint32) []rule {
 	add(chainOutput, "guard", nil, Verdict(expr.VerdictJump, chainGuard))
 	add(chainMarkedIn, "as from this host", nil, Verdict(expr.VerdictGoto, chainMarked))
 	add(chainSent, "the mark has served", setMark(0))
-	return append(rules, masqueradeBit(bit)...)
+	return append(rules, masqueradeBit()...)
 }
 
 func (l *Layout) lookup(f vip.Family, s Set, invert bool) expr.Any {

@@ -81,7 +81,7 @@ func library(t *testing.T, do func(c *nftables.Conn) error) (all []sent) {
 
 // layouts are those of both tables.
 func layouts() map[string]*Layout {
-	return map[string]*Layout{"frontends": newLayout("ironvip", 0x1000), "probes": newProbeLayout("ironvip_probes")}
+	return map[string]*Layout{"frontends": newLayout("ironvip"), "probes": newProbeLayout("ironvip_probes")}
 }
 
 // Our messages of the tables equal those of an independent library byte for byte, except that the
@@ -137,7 +137,7 @@ func isWrittenAsByALibrary(t *testing.T, l *Layout) {
 // the set.
 func TestElementsAreWrittenAsByALibrary(t *testing.T) {
 	tables := map[bool]func() *Table{
-		false: func() *Table { return New("ironvip", 0x1000, &atomic.Uint64{}) },
+		false: func() *Table { return New("ironvip", &atomic.Uint64{}) },
 		true:  func() *Table { return NewProbes("ironvip", &atomic.Uint64{}) },
 	}
 	list := func(m sent) []byte {

@@ -2,6 +2,11 @@ package filter
 
 import "github.com/ironvip/ironvip/vip"
 
+// MasqueradeBit is the bit of the packet mark that marks packets for masquerading while they pass through this host. These
+// programs don't use it: kube-proxy (0x4000, 0x8000), CNI's port mapping (0x2000), AWS' CNI (0x80), Cilium (0xf00 and the
+// upper half) and Tailscale (0xff0000).
+const MasqueradeBit = 0x1000
+
 // Marks use only bits of markMask, and always one of the upper byte. They share no bit with
 // kube-proxy (0xc000), CNI's port mapping (0x2000), AWS' CNI (0x80), Tailscale (0xff0000)
 // and the bit for masquerading. The highest bit tells the marks of probes from those of

@@ -34,24 +34,24 @@ func inState(states uint32) []expr.Any {
 	}
 }
 
-// AddBit, clearBit and withoutBit concern one bit of the packet mark and keep the others.
-func AddBit(bit uint32) []expr.Any { return changeMark(bit, bit) }
+// AddBit, clearBit and withoutBit concern MasqueradeBit of the packet mark, and keep the others.
+func AddBit() []expr.Any { return changeBit(MasqueradeBit) }
 
-func clearBit(bit uint32) []expr.Any { return changeMark(bit, 0) }
+func clearBit() []expr.Any { return changeBit(0) }
 
-func changeMark(bit, to uint32) []expr.Any {
+func changeBit(to uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: regAddr},
-		&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 4, Mask: native(^bit), Xor: native(to)},
+		&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 4, Mask: native(^uint32(MasqueradeBit)), Xor: native(to)},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: regAddr},
 	}
 }
 
-func withoutBit(bit uint32) []expr.Any {
+func withoutBit() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: regAddr},
-		&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 4, Mask: native(bit), Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: regAddr, Data: native(bit)},
+		&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 4, Mask: native(MasqueradeBit), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: regAddr, Data: native(MasqueradeBit)},
 	}
 }
 

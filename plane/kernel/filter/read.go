@@ -138,9 +138,6 @@ func (f *Table) read(ctx context.Context, own func(set string, x *nftwire.Elemen
 				r.Intact = false
 				continue
 			}
-			if s.Passing() {
-				continue
-			}
 			var edges []nftwire.Edge
 			err := f.conn.Elements(ctx, f.layout.table.Name, s.Name(fam), func(x *nftwire.Element) {
 				if s.Kind() == kindRange {

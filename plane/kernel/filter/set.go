@@ -2,7 +2,6 @@ package filter
 
 import (
 	"cmp"
-	"time"
 
 	"github.com/ironvip/ironvip/vip"
 )
@@ -32,8 +31,6 @@ const (
 	SetMarkedMasqOwn               // as masq_own
 	SetMarkedRestricted            // as restricted
 	SetMarkedSources               // as sources: mark . range of clients
-	SetPaused                      // frontends whose new connections wait, see pause.go; elements expire
-	setMarkedPaused                // as paused
 	SetAnswers                     // map: mark of a probe . virtual address to the backend that answers
 	SetRestored                    // map: mark of a probe . that backend to the virtual address
 	SetVIPs                        // virtual addresses
@@ -70,8 +67,6 @@ var sets = [setCount]struct {
 	SetMarkedMasqOwn:    {name: "marked_masq_own", kind: KindMark},
 	SetMarkedRestricted: {name: "marked_restricted", kind: KindMark},
 	SetMarkedSources:    {name: "marked_sources", kind: KindMarkSource},
-	SetPaused:           {name: "paused", marked: setMarkedPaused},
-	setMarkedPaused:     {name: "marked_paused", kind: KindMark},
 	SetAnswers:          {name: "answers", kind: KindProbe, probes: true},
 	SetRestored:         {name: "restored", kind: KindProbe, probes: true},
 	SetVIPs:             {name: "vips", kind: KindAddr},
@@ -113,9 +108,6 @@ func (s Set) interval() bool {
 	return k == kindRange || k == KindSource || k == KindPorts || k == KindMarkSource
 }
 
-// Passing reports whether elements expire by themselves, so that nothing reads them.
-func (s Set) Passing() bool { return s == SetPaused || s == setMarkedPaused }
-
 // Refuses reports whether elements say that a frontend has no usable backend.
 func (s Set) Refuses() bool { return s == SetRefused || s == SetMarkedRefused }
 
@@ -131,6 +123,3 @@ var fullNames = func() (all [setCount][vip.IPv6 + 1]string) {
 	}
 	return all
 }()
-
-// LongestPause is when elements of a pause expire: the agent may be killed during one.
-const LongestPause = 5 * time.Second

@@ -43,10 +43,9 @@ type Table struct {
 	size       int // how many keys the table had when it was read last
 }
 
-// New returns the table of that name. Bit is the bit of the packet mark
-// that its rules use. Stats counts the messages of transactions.
-func New(name string, bit uint32, stats *atomic.Uint64) *Table {
-	return Of(newLayout(name, bit), stats)
+// New returns the table of that name. Stats counts the messages of transactions.
+func New(name string, stats *atomic.Uint64) *Table {
+	return Of(newLayout(name), stats)
 }
 
 // Of returns the table with a layout.

@@ -3,10 +3,8 @@ package host
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -95,8 +93,8 @@ func deleteLink(h Links, link rtnl.Link) error {
 }
 
 // Ensure creates the device and brings it up if necessary. It accepts a dummy or a bridge as it finds it, and rejects
-// another device of that name. It replaces addresses on the device by routes. Changed means that the device is another
-// one than before, or was not as it must be, so routes may be lost.
+// another device of that name. Changed means that the device is another one than before, or was not as it must be, so
+// routes may be lost.
 func (d *Device) Ensure() (changed bool, err error) {
 	h, link, err := openLink(d.Dial, d.Name)
 	if err != nil {
@@ -130,7 +128,7 @@ func (d *Device) Ensure() (changed bool, err error) {
 	index := link.Attrs().Index
 	changed = changed || d.used != 0 && d.used != index
 	d.index, d.used = index, index
-	return changed, d.adopt(h, link)
+	return changed, d.secure(h, link)
 }
 
 // ErrNoDevice is the problem of a kernel that has no kind of device for virtual addresses.
@@ -157,79 +155,38 @@ func (d *Device) create(h Links) error {
 // device, and systemd-resolved asks nobody by a device without an address. No host has this one: RFC 3927 reserves it.
 var anchor = netip.MustParsePrefix("169.254.255.1/32")
 
-// adopt puts the anchor on the device and makes local routes of all other addresses there. An earlier agent and the
-// userspace proxy put virtual addresses there. Packets are delivered at all times, because the route is there before the
-// address goes.
-func (d *Device) adopt(h Links, link rtnl.Link) error {
-	list, anchored, err := d.addresses(h, link)
-	if err == nil && !anchored {
-		if err = h.AddrAdd(link, &rtnl.Addr{IPNet: netipx.PrefixIPNet(anchor)}); errors.Is(err, unix.EEXIST) {
-			err = nil
-		}
-	}
-	if err != nil {
+// secure puts the anchor on the device.
+func (d *Device) secure(h Links, link rtnl.Link) error {
+	if err := h.AddrAdd(link, &rtnl.Addr{IPNet: netipx.PrefixIPNet(anchor)}); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("put address %s on %s: %w", anchor, d.Name, err)
 	}
-	if len(list) == 0 {
-		return nil
-	}
-	ctx := context.Background()
-	addrs := make([]netip.Addr, len(list))
-	for i, p := range list {
-		addrs[i] = p.Addr()
-	}
-	kept := map[netip.Addr]error{}
-	if err := d.Add(ctx, addrs, func(a netip.Addr, err error) { kept[a] = err }); err != nil {
-		return err
-	}
-	list = slices.DeleteFunc(list, func(p netip.Prefix) bool { return kept[p.Addr()] != nil })
-	err = d.Conn.Write(ctx, len(list), func(b []byte, i int) []byte {
-		return appendAddress(netlink.BeginMessage(b, unix.RTM_DELADDR, 0), d.index, list[i])
-	}, func(i int, err error) {
-		if err != nil && err != unix.EADDRNOTAVAIL {
-			kept[list[i].Addr()] = fmt.Errorf("take address %s off %s: %w", list[i], d.Name, err)
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("take addresses off %s: %w", d.Name, err)
-	}
-	return errors.Join(slices.Collect(maps.Values(kept))...)
+	return nil
 }
 
-// addresses returns the addresses on the device, and whether the anchor is there. It leaves out link-local ones: the
-// kernel adds those of IPv6.
-func (d *Device) addresses(h Links, link rtnl.Link) (out []netip.Prefix, anchored bool, err error) {
+// isSecure reports whether the anchor is on the device.
+func (d *Device) isSecure(h Links, link rtnl.Link) (bool, error) {
 	var list []rtnl.Addr
+	var err error
 	for range 5 { // read again if a change interrupts the dump
-		if list, err = h.AddrList(link, rtnl.FAMILY_ALL); !errors.Is(err, rtnl.ErrDumpInterrupted) {
+		if list, err = h.AddrList(link, rtnl.FAMILY_V4); !errors.Is(err, rtnl.ErrDumpInterrupted) {
 			break
 		}
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("list the addresses of %s: %w", d.Name, err)
+		return false, fmt.Errorf("list the addresses of %s: %w", d.Name, err)
 	}
-	for _, a := range list {
-		ip, ok := netip.AddrFromSlice(a.IP)
-		bits, _ := a.Mask.Size()
-		p := netip.PrefixFrom(ip.Unmap(), bits)
-		if anchored = anchored || p == anchor; ok && !p.Addr().IsLinkLocalUnicast() {
-			out = append(out, p)
-		}
-	}
-	return out, anchored, nil
+	return slices.ContainsFunc(list, func(a rtnl.Addr) bool { return a.IPNet.String() == anchor.String() }), nil
 }
 
 // DeviceState is what Read found of the device.
 type DeviceState struct {
 	Kind  string // the device's type, or "" if there is none
 	Addrs map[netip.Addr]struct{}
-	Wide  []netip.Prefix // addresses of whole networks, which send foreign traffic to the device
-	Plain bool           // some are addresses on the device instead of routes
-	Fault string         // what Ensure must repair, or ""
+	Fault string // what Ensure must repair, or ""
 }
 
-// Read returns the state of the device and the addresses that it makes local: by our routes, or because they are on the
-// device, until Ensure replaces them. It ignores link-local ones. A device of another kind than ours counts as missing.
+// Read returns the state of the device and the addresses that our routes by it make local. A device of another kind than
+// ours counts as missing.
 func (d *Device) Read(ctx context.Context) (s DeviceState, err error) {
 	h, link, err := openLink(d.Dial, d.Name)
 	if err != nil {
@@ -246,7 +203,7 @@ func (d *Device) Read(ctx context.Context) (s DeviceState, err error) {
 		return s, nil
 	}
 	d.index = link.Attrs().Index
-	list, anchored, err := d.addresses(h, link)
+	secure, err := d.isSecure(h, link)
 	if err != nil {
 		return s, err
 	}
@@ -255,16 +212,8 @@ func (d *Device) Read(ctx context.Context) (s DeviceState, err error) {
 		s.Fault = "is missing or down"
 	case flags&unix.IFF_NOARP == 0:
 		s.Fault = "speaks ARP"
-	case !anchored:
+	case !secure:
 		s.Fault = fmt.Sprintf("lacks address %s", anchor)
-	}
-	s.Plain = len(list) > 0
-	for _, p := range list {
-		if p.IsSingleIP() {
-			s.Addrs[p.Addr()] = struct{}{}
-		} else {
-			s.Wide = append(s.Wide, p)
-		}
 	}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		if err := d.readRoutes(ctx, family, s.Addrs); err != nil {
@@ -295,9 +244,6 @@ func (d *Device) readRoutes(ctx context.Context, family byte, addrs map[netip.Ad
 	}
 	return err
 }
-
-// Single returns the prefix that contains only a.
-func Single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // Add makes addresses local: when it returns, the host accepts their packets. It
 // ignores addresses that are local already, and calls failed for each one that it can't add. It
@@ -380,13 +326,6 @@ func appendDump(b []byte, family byte, index int) []byte {
 	b = netlink.BeginMessage(b, unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 	b = append(b, family, 0, 0, 0, unix.RT_TABLE_LOCAL, RouteProtocol, 0, unix.RTN_LOCAL, 0, 0, 0, 0)
 	return netlink.AppendAttr32(b, unix.RTA_OIF, uint32(index))
-}
-
-// appendAddress appends the body of a message about an address on a device.
-func appendAddress(b []byte, index int, p netip.Prefix) []byte {
-	b = append(b, familyOf(p.Addr()), byte(p.Bits()), 0, 0)
-	b = binary.NativeEndian.AppendUint32(b, uint32(index))
-	return netlink.AppendAddr(b, unix.IFA_LOCAL, p.Addr())
 }
 
 func familyOf(a netip.Addr) byte {

@@ -4,12 +4,9 @@ package host
 
 import (
 	"context"
-	"encoding/binary"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -17,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
@@ -110,81 +106,8 @@ func TestRoutesGoWithTheDevice(t *testing.T) {
 	}
 }
 
-// Addresses, which an earlier agent and the userspace proxy put on the device, become routes. At no time are they not the
-// host's own, and connections stay open.
-func TestAddressesBecomeRoutes(t *testing.T) {
-	const many = 200
-	lan := netlab.NewLAN(t, "host", "client")
-	w, client := newWorld(t, lan.Nodes[0]), lan.Nodes[1]
-	var batch strings.Builder
-	want := []netip.Addr{}
-	fmt.Fprint(&batch, "link add ironvip0 type bridge\nlink set ironvip0 arp off up\naddr add 10.96.9.9/24 dev ironvip0\n")
-	for i := range many {
-		for _, a := range []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}), netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x96, 15: byte(i + 1)})} {
-			fmt.Fprintf(&batch, "addr add %s dev ironvip0 %s\n", Single(a), map[bool]string{true: "nodad noprefixroute preferred_lft 0"}[a.Is6()])
-			want = append(want, a)
-		}
-	}
-	if out, err := w.Feed(batch.String(), "ip", "-batch", "-"); err != nil {
-		t.Fatal(err, out)
-	}
-	probes := []netip.Addr{want[0], want[1], want[len(want)-2], want[len(want)-1], netip.MustParseAddr("10.96.9.9")}
-	want = append(want, netip.MustParseAddr("10.96.9.9"))
-	slices.SortFunc(want, netip.Addr.Compare)
-	client.Run("ip", "route", "add", "10.96.0.0/16", "via", w.Addr4.String())
-	client.Run("ip", "-6", "route", "add", "fd96::/64", "via", w.Addr6.String())
-	var open []*netlab.Conn
-	for _, a := range probes[:4] {
-		w.Serve("tcp", netip.AddrPortFrom(a, 80)) // a socket with that address
-		open = append(open, must.Get(client.Dial("tcp", netip.AddrPortFrom(a, 80)))(t))
-	}
-	ask := func(when string) {
-		t.Helper()
-		for i, c := range open {
-			_, err := c.Ask()
-			expect.Succeed(t, err, "%s: the connection with %s", when, probes[i])
-		}
-	}
-	ask("before")
-
-	stop, done := make(chan struct{}), make(chan string)
-	go func() {
-		asked, missed := 0, ""
-		for missed == "" {
-			for _, a := range probes {
-				routes, err := w.Netlink.RouteGet(a.AsSlice())
-				if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL {
-					missed = fmt.Sprintf("the route to %s after %d questions: %v %v", a, asked, routes, err)
-				}
-				asked++
-			}
-			select {
-			case <-stop:
-				done <- missed
-				return
-			default:
-			}
-		}
-		<-stop
-		done <- missed
-	}()
-	w.ensure()
-	close(stop)
-	expect.Equal(t, <-done, "", "an address was not local")
-	ask("after")
-	w.reads("adopted", want...)
-	expect.Equal(t, strings.Count(w.local(), "proto 178"), len(want), "routes")
-	expect.Equal(t, strings.Fields(w.run("ip -o addr show dev ironvip0 scope global"))[3], "169.254.255.1/32", "addresses")
-	writes := w.writes.Load()
-	expect.False(t, w.ensure(), "adopted twice")
-	expect.Equal(t, w.writes.Load(), writes, "messages for what is right")
-	w.run("ip addr add 10.96.9.8/32 dev ironvip0")
-	w.ensure() // beside the address that keeps the routes
-	w.reads("a single address was adopted", slices.Concat(want[:many], []netip.Addr{netip.MustParseAddr("10.96.9.8")}, want[many:])...)
-}
-
-// BenchmarkVirtualAddresses adds virtual addresses to a device as local routes, and in another namespace as addresses.
-// It reports the time of the routes, its share that is system time, and how many times as long the addresses take.
+// BenchmarkVirtualAddresses adds virtual addresses to a device as local routes. It reports the time of the routes, and its
+// share that is system time.
 func BenchmarkVirtualAddresses(b *testing.B) {
 	for name, c := range map[string]struct {
 		first netip.Addr
@@ -199,30 +122,18 @@ func BenchmarkVirtualAddresses(b *testing.B) {
 				all[i] = c.first
 				c.first = c.first.Next()
 			}
-			var routes, system, addresses time.Duration
+			var routes, system time.Duration
 			for b.Loop() {
-				for i, add := range []func(*Device) error{
-					func(d *Device) error {
-						return d.Add(context.Background(), all, func(a netip.Addr, err error) { b.Errorf("%s: %v", a, err) })
-					},
-					func(d *Device) error { return d.addAddresses(all) },
-				} {
-					w := newWorld(b, netlab.NewLAN(b, "host").Nodes[0])
-					w.ensure()
-					began, before := time.Now(), systemTime(b)
-					must.Succeed(b, add(w.device))
-					if i == 0 {
-						routes, system = routes+time.Since(began), system+systemTime(b)-before
-					} else {
-						addresses += time.Since(began)
-					}
-				}
+				w := newWorld(b, netlab.NewLAN(b, "host").Nodes[0])
+				w.ensure()
+				began, before := time.Now(), systemTime(b)
+				must.Succeed(b, w.device.Add(context.Background(), all, func(a netip.Addr, err error) { b.Errorf("%s: %v", a, err) }))
+				routes, system = routes+time.Since(began), system+systemTime(b)-before
 			}
 			n := time.Duration(b.N)
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(float64((routes / n).Milliseconds()), "ms/routes")
 			b.ReportMetric(float64((system / n).Milliseconds()), "ms-system/routes")
-			b.ReportMetric(float64(addresses)/float64(routes), "addresses/routes")
 		})
 	}
 }
@@ -231,27 +142,4 @@ func systemTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	must.Succeed(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Stime.Nano())
-}
-
-// addAddresses puts addresses on the device.
-func (d *Device) addAddresses(all []netip.Addr) error {
-	var failed error
-	err := d.Conn.Write(context.Background(), len(all), func(b []byte, i int) []byte {
-		b = netlink.BeginMessage(b, unix.RTM_NEWADDR, unix.NLM_F_CREATE)
-		b = appendAddress(b, d.index, Single(all[i]))
-		if all[i].Is4() {
-			return b
-		}
-		b = netlink.AppendAttr32(b, unix.IFA_FLAGS, unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE)
-		lifetimes := binary.NativeEndian.AppendUint32(make([]byte, 4), 0xffffffff) // preferred and valid
-		return netlink.AppendAttr(b, unix.IFA_CACHEINFO, slices.Concat(lifetimes, make([]byte, 8))...)
-	}, func(_ int, err error) {
-		if err != nil {
-			failed = err
-		}
-	})
-	if err == nil {
-		err = failed
-	}
-	return err
 }

@@ -57,11 +57,8 @@ func (p *Plane) Actual(ctx context.Context) iter.Seq2[observed, error] {
 				add(a, observed{Value: wholeVIP(a), Damage: p.damage(a, s.Fault)})
 			case len(e.users) > 0 || !has:
 			default:
-				add(a, usage.Orphan(a, describeStray(host.Single(a))))
+				add(a, usage.Orphan(a, fmt.Sprintf("address %s belongs to no service", a)))
 			}
-		}
-		for _, w := range s.Wide {
-			add(w.Addr(), usage.Orphan(w.Addr(), describeStray(w)))
 		}
 		for _, o := range orphans {
 			add(o.Value.Key.Addr, o)
@@ -79,13 +76,9 @@ func wholeVIP(a netip.Addr) vip.Frontend {
 	return vip.Frontend{Key: vip.FrontendKey{Addr: a}, Kind: vip.OnVIP, Forward: vip.ForwardHost}
 }
 
-// read reads the device and records the routes that it has. Addresses that an earlier version or another program has
-// put there become routes first.
+// read reads the device and records the routes that it has.
 func (p *Plane) read(ctx context.Context) (s host.DeviceState, err error) {
-	if s, err = p.device.Read(ctx); err == nil && s.Plain && !p.ensured && p.prepare() == nil {
-		s, err = p.device.Read(ctx)
-	}
-	if err != nil {
+	if s, err = p.device.Read(ctx); err != nil {
 		return s, err
 	}
 	p.lost = false // what is missing is damage
@@ -96,19 +89,8 @@ func (p *Plane) read(ctx context.Context) (s host.DeviceState, err error) {
 			p.setRoute(a, doubtful)
 		}
 	}
-	for _, w := range s.Wide {
-		p.setRoute(w.Addr(), doubtful)
-	}
 	for a := range s.Addrs {
 		p.setRoute(a, present)
 	}
 	return s, nil
-}
-
-// describeStray describes an address on the device without a frontend.
-func describeStray(p netip.Prefix) string {
-	if p.IsSingleIP() {
-		return fmt.Sprintf("address %s belongs to no service", p.Addr())
-	}
-	return fmt.Sprintf("address %s sends all of %s to the device", p, p.Masked())
 }

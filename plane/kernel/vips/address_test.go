@@ -325,31 +325,6 @@ func localRoute(link netlink.Link, addr netip.Addr) *netlink.Route {
 		Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST, Protocol: host.RouteProtocol, Priority: 178}
 }
 
-// Addresses that an earlier version has put on the device become routes, and open connections don't notice.
-func TestAddressesBecomeRoutes(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
-	makeDevice(t, "ironvip0")
-	link := must.Get(netlink.LinkByName("ironvip0"))(t)
-	addr := netip.MustParseAddr("192.0.2.1")
-	must.Succeed(t, netlink.AddrAdd(link, hostAddr(addr)))
-	p := newPlane(t, Options{})
-	f := proxytest.OnVIP(vip.FrontendKey{Addr: addr, Port: 80, Protocol: vip.TCP}, proxytest.Echo(t))
-	must.Succeed(t, p.target.Apply(t.Context(), []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: f.Key, New: f}})) // as before
-	open := proxytest.Dial(t, f.Key)
-	must.Succeed(t, open.Echoes())
-	p.actual()
-	p.must(f)
-	must.Succeed(t, open.Echoes(), "afterwards")
-	proxytest.Served(t, f.Key)
-	for _, a := range must.Get(netlink.AddrList(link, netlink.FAMILY_V4))(t) {
-		expect.False(t, a.IP.Equal(addr.AsSlice()), "the address is still there")
-	}
-	p.remove(f.Key)
-	expect.False(t, host.IsLocal(addr), "local after the end")
-}
-
 func hasDummy() bool {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "probe0"

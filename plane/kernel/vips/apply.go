@@ -31,15 +31,14 @@ func (p *Plane) Apply(ctx context.Context, batch []updateOf) error {
 	for i := range batch {
 		u := &batch[i]
 		u.Err = nil
-		suspect = suspect || (u.Repair || u.Key.Whole()) && (p.ensured || p.addrs[u.Key.Addr].route != absent)
+		suspect = suspect || u.Repair && (p.ensured || p.addrs[u.Key.Addr].route != absent)
 	}
-	var unready error
 	if suspect {
-		unready = p.prepare()
+		_ = p.prepare() // put tries again
 	}
 	var stay map[netip.Addr]error
 	if !p.sockets {
-		stay = p.removeUnused(ctx, batch, unready)
+		stay = p.removeUnused(ctx, batch)
 	}
 	if err := p.passOn(ctx, batch, stay); err != nil {
 		return err
@@ -49,7 +48,7 @@ func (p *Plane) Apply(ctx context.Context, batch []updateOf) error {
 			p.use(u.Key, placed(u.New))
 		}
 	}
-	stay = p.removeUnused(ctx, batch, unready)
+	stay = p.removeUnused(ctx, batch)
 	for i := range batch {
 		if u := &batch[i]; !placed(u.New) {
 			u.Err = cmp.Or(u.Err, stay[u.Key.Addr])
@@ -97,8 +96,8 @@ func (p *Plane) passOn(ctx context.Context, batch []updateOf, stay map[netip.Add
 }
 
 // removeUnused removes the routes of addresses that no frontend needs after a batch, if its updates succeed. It returns the
-// errors of addresses that stay. Leftovers stay while the device isn't ready: they may be addresses instead of routes.
-func (p *Plane) removeUnused(ctx context.Context, batch []updateOf, unready error) (stay map[netip.Addr]error) {
+// errors of addresses that stay.
+func (p *Plane) removeUnused(ctx context.Context, batch []updateOf) (stay map[netip.Addr]error) {
 	left := map[netip.Addr]int{} // users of each address that updates leave
 	for i := range batch {
 		u := &batch[i]
@@ -109,7 +108,6 @@ func (p *Plane) removeUnused(ctx context.Context, batch []updateOf, unready erro
 	if len(left) == 0 {
 		return nil
 	}
-	stay = map[netip.Addr]error{}
 	for i := range batch {
 		u := &batch[i]
 		if _, concerned := left[u.Key.Addr]; !concerned || !serves(u.Err) {
@@ -121,15 +119,13 @@ func (p *Plane) removeUnused(ctx context.Context, batch []updateOf, unready erro
 		if placed(u.New) {
 			left[u.Key.Addr]++
 		}
-		if u.Key.Whole() && unready != nil {
-			stay[u.Key.Addr] = unready
-		}
 	}
-	maps.DeleteFunc(left, func(a netip.Addr, n int) bool { return n > 0 || stay[a] != nil })
+	maps.DeleteFunc(left, func(_ netip.Addr, n int) bool { return n > 0 })
 	if len(left) == 0 {
-		return stay
+		return nil
 	}
 	p.usesDevice()
+	stay = map[netip.Addr]error{}
 	gone := slices.SortedFunc(maps.Keys(left), netip.Addr.Compare)
 	err := p.device.Remove(ctx, gone, func(a netip.Addr, err error) { stay[a] = err })
 	for _, a := range gone {

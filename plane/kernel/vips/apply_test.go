@@ -228,14 +228,13 @@ func TestDeletedDevice(t *testing.T) {
 	}
 }
 
-// Strays are removed, once they are routes, and are one orphan with what the inner plane has at the address.
-func TestStrays(t *testing.T) {
+// Routes of no frontend are removed, and are one orphan with what the inner plane has at the address.
+func TestOrphans(t *testing.T) {
 	for _, sockets := range []bool{false, true} {
 		p := newFaked(t, newFakeKernel().with(netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.96.0.2")), Options{Sockets: sockets})
 		p.inner.orphans = []observed{usage.Orphan(netip.MustParseAddr("10.96.0.2"), "an element"), usage.Orphan(netip.MustParseAddr("10.96.0.4"), "a tunnel")}
 		const want = "10.96.0.1[address 10.96.0.1 belongs to no service] 10.96.0.2[an element address 10.96.0.2 belongs to no service] 10.96.0.4[a tunnel]"
 		expect.Equal(t, p.reads(), want, "read")
-		p.k.addrs[netip.MustParseAddr("10.96.0.1")] = true // a route of another program's address is there, too
 		must.Succeed(t, errors.Join(p.apply("-10.96.0.1 -10.96.0.2 -10.96.0.4")...))
 		p.inner.orphans = nil
 		expect.Equal(t, p.reads(), "", "in the end")
@@ -300,7 +299,7 @@ func TestAddressesLeftBehindWaitInSilence(t *testing.T) {
 	}
 }
 
-// A whole VIP is an address for the host's own programs: a stray becomes one without a write but that of its route, the
+// A whole VIP is an address for the host's own programs: an orphan becomes one without a write, the
 // dataplane has no rules there, and what it has left there goes.
 func TestWholeVIPs(t *testing.T) {
 	for _, sockets := range []bool{false, true} {

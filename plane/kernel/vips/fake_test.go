@@ -95,12 +95,6 @@ func (k *fakeKernel) Write(_ context.Context, n int, put func(b []byte, i int) [
 }
 
 func (k *fakeKernel) message(typ uint16, data []byte) error {
-	if typ == unix.RTM_DELADDR {
-		local, _ := netlink.Find(data[unix.SizeofIfAddrmsg:], unix.IFA_LOCAL)
-		a, _ := netip.AddrFromSlice(local)
-		delete(k.addrs, a)
-		return nil
-	}
 	r, err := netlink.ReadLocalRoute(data)
 	if err != nil || r.Protocol != host.RouteProtocol {
 		panic(fmt.Sprintf("a message about another route: %v %v", r, err))

@@ -1,9 +1,8 @@
 // Package vips makes the virtual addresses of a dataplane addresses of this host: local routes by our device.
 //
 // Plane is a reconcile.Plane around another one, which serves the frontends. Its inputs are the updates of frontends, and
-// what the kernel says of the device. Its outputs are one train of messages for each batch, the damage and the strays of
-// the device, and their repair. It owns the device with every route of our protocol and every address on it, for all
-// dataplanes, and nothing else. It makes the device when the first address needs it.
+// what the kernel says of the device. Its outputs are one train of messages for each batch, the damage and the orphans of
+// the device, and their repair. It owns the device with every route of our protocol, for all dataplanes, and nothing else. It makes the device when the first address needs it.
 //
 // Rules come before an address and go after it (apply.go). address.go records what each address needs, actual.go reads the
 // device, watched.go finds changes by other programs, and remains.go what a dataplane has left.

@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/ironvip/ironvip/internal/netlink/watch"
-	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -24,37 +22,24 @@ func (p *Plane) Check(ctx context.Context) (driftOf, error) {
 	}
 	seen := p.watcher.Take(p.wants)
 	found.Unknown = found.Unknown || seen.Lost
-	add := func(key vip.FrontendKey, what string, by watch.Author) {
-		found.Damaged = append(found.Damaged, reconcile.Damage[vip.FrontendKey]{Key: key, What: what, By: by.String()})
+	add := func(key vip.FrontendKey, what string) {
+		found.Damaged = append(found.Damaged, reconcile.Damage[vip.FrontendKey]{Key: key, What: what})
 	}
 	all := "" // what the repair of one frontend restores for all
-	for a, by := range seen.Gone {
+	for a := range seen.Gone {
 		p.setRoute(a, doubtful)
-		if seen.Device == nil && len(seen.Gone) > severalAddresses {
-			all, seen.Device = fmt.Sprintf("%d addresses missing from %s", len(seen.Gone), p.name), &by
-		}
+	}
+	if !seen.Device && len(seen.Gone) > severalAddresses {
+		all, seen.Device = fmt.Sprintf("%d addresses missing from %s", len(seen.Gone), p.name), true
 	}
 	switch key, some := p.representative(); {
-	case seen.Device == nil:
-		for a, by := range seen.Gone {
-			add(p.addrs[a].users[0], p.missing(a), by)
+	case !seen.Device:
+		for a := range seen.Gone {
+			add(p.addrs[a].users[0], p.missing(a))
 		}
 	case some:
 		p.lost = true
-		add(key, cmp.Or(all, fmt.Sprintf("device %s was removed, set down, made to speak ARP, or lost an address", p.name)), *seen.Device)
-	}
-	if len(seen.Added) > severalAddresses {
-		found.Unknown, seen.Added = true, nil
-	}
-	for w, by := range seen.Added {
-		if key := (vip.FrontendKey{Addr: w.Addr()}); p.isUser(key) {
-			add(key, describeStray(w), by) // an orphan would have the key of the whole VIP
-			continue
-		}
-		if len(p.addrs[w.Addr()].users) == 0 {
-			p.setRoute(w.Addr(), doubtful)
-		}
-		found.Strays = append(found.Strays, reconcile.Stray[vip.Frontend]{Observed: usage.Orphan(w.Addr(), describeStray(w)), By: by.String()})
+		add(key, cmp.Or(all, fmt.Sprintf("device %s was removed, set down, made to speak ARP, or lost an address", p.name)))
 	}
 	return found, err
 }
