@@ -10,12 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/plane/kernel/conntrack"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/linux"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -163,5 +165,48 @@ func TestConnectionsOlderThanTheTable(t *testing.T) {
 				t.Errorf("%s, data from %s: %v", address, way[0].LocalAddr(), err)
 			}
 		}
+	}
+}
+
+// A new client isn't masqueraded to the port of a connection of this host to the same backend, although connection tracking
+// has never seen a packet of it. The backend would reset that connection. Once it ends, so does its entry.
+func TestNewClientsSpareOlderConnections(t *testing.T) {
+	need.Root(t)
+	for _, six := range []bool{false, true} {
+		lab := netlab.New(t)
+		backend, client, at := lab.Backends[0].Addr4, lab.Client.Addr4, netip.MustParseAddrPort("10.96.0.1:80")
+		if six {
+			backend, client, at = lab.Backends[0].Addr6, lab.Client.Addr6, netip.MustParseAddrPort("[fd96::1]:80")
+		}
+		server := lab.Backends[0].Serve("tcp", netip.AddrPortFrom(backend, 0))
+		older := must.Get(lab.Director.Dial("tcp", server))(t)
+		w := worldIn(t, lab) // the connection has sent nothing since its handshake, not even a delayed acknowledgment
+		f := frontend(at.Addr().String(), at.Port(), vip.TCP, vip.Endpoint{Addr: server, Weight: 1})
+		f.Masquerade = vip.MasqueradeAlways
+		w.set(f)
+		port := older.LocalAddr().(*net.TCPAddr).AddrPort().Port()
+		c, err := lab.Client.DialFromPort("tcp", netip.AddrPortFrom(client, port), at)
+		must.Succeed(t, err)
+		for range 2 {
+			a, err := c.Ask()
+			if err != nil || a.Client.Port() == port {
+				t.Errorf("%s: a client from the port of an older connection: %v, %v", backend, a, err)
+			}
+			if a, err = older.Ask(); err != nil || a.Client.Port() != port {
+				t.Errorf("%s: that connection: %v, %v", backend, a, err)
+			}
+		}
+		must.Succeed(t, older.Close())
+		wait.Until(t, "the older connection has no entry of an open one", func() bool {
+			open := false
+			lab.Director.Do(func() {
+				err = w.flows.Each(t.Context(), vip.FamilyOf(backend), conntrack.Flow{Frontend: vip.FrontendKey{Protocol: vip.TCP}}, func(e *conntrack.Entry) bool {
+					open = open || e.Client.Port() == port && e.Frontend.AddrPort() == server && e.Open()
+					return true
+				})
+			})
+			must.Succeed(t, err)
+			return !open
+		})
 	}
 }

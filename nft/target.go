@@ -83,6 +83,7 @@ func New(o Options) (*Target, error) {
 	o = o.withDefaults()
 	t := open(o)
 	t.fw.TryHold(context.Background(), o.Log)
+	conntrack.TryEnterOpened(context.Background(), t.fw, o.Owns, o.Log)
 	t.drift = drift.Open(context.Background(), watch.Options{Forwarding: true, Table: o.table()}, t.fw.Open, o.Log)
 	t.fw.Muted = t.drift.Muted
 	t.findings.Report(t.opt.Log, t.flows.Supported(context.Background())) // it loads connection tracking, which has sysctls

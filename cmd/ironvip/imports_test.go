@@ -88,7 +88,7 @@ var only = map[string][]string{
 	"ipam/pool":               {"vip", "internal/hostnet", "ipam"},
 	"ipam/plan":               {"vip", "internal", "ipam"},
 	"plane":                   {"vip", "internal"},
-	"plane/kernel":            {"vip", "plane/reconcile", "internal/hostnet", "internal/netlink", "internal/nftwire"},
+	"plane/kernel":            {"vip", "plane/reconcile", "internal/hostnet", "internal/netlink", "internal/nftwire", "internal/sockdiag"},
 	"ipvs":                    {"vip", "plane", "internal/netlink", "internal/nftwire", "internal/firewall", "internal/metric"},
 	"nft":                     {"vip", "plane", "internal/netlink", "internal/nftwire", "internal/firewall", "internal/metric"},
 	"connect":                 {"vip", "plane", "internal/bpf", "internal/sockdiag", "internal/sockets"},

@@ -20,11 +20,17 @@ type Socket struct {
 	request [requestSize]byte // names it to the kernel
 }
 
-// StateEstablished is a state of net/tcp_states.h.
-const StateEstablished = 1
+// States of net/tcp_states.h. In the last ones, TCP only waits for the answer to its end.
+const (
+	StateEstablished, StateListening = 1, 10
+	stateLastACK, stateClosing       = 9, 11
+)
 
-// listed are the states of sockets that are connected, or were until a moment ago.
-const listed = 1<<StateEstablished | 1<<2 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11
+// listed are the states of sockets that listen or are connected, or were until a moment ago.
+const listed = 1<<StateEstablished | 1<<2 | 1<<4 | 1<<5 | 1<<8 | 1<<stateLastACK | 1<<StateListening | 1<<stateClosing
+
+// Ending reports whether both ends of a connection have ended it.
+func (s *Socket) Ending() bool { return s.State == stateLastACK || s.State == stateClosing }
 
 const requestSize = 8 + sizeOfID
 
@@ -38,7 +44,7 @@ const (
 	destroy    = 21 // SOCK_DESTROY
 )
 
-// Each calls each for the sockets of a protocol that are connected in this network namespace, with their value in a BPF map of type
+// Each calls each for the sockets of a protocol that are connected or listen in this network namespace, with their value in a BPF map of type
 // sk_storage: nil if there is none, with UDP, and without a map (-1). The value is valid during the call only. It costs O(sockets of the
 // host).
 func Each(ctx context.Context, protocol uint8, noted int, each func(s Socket, value []byte)) error {

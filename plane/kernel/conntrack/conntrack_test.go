@@ -139,8 +139,6 @@ var (
 	quiet = vip.FrontendKey{Addr: netip.MustParseAddr("10.96.0.2"), Port: 53, Protocol: vip.UDP}
 )
 
-const ctNew = unix.NFNL_SUBSYS_CTNETLINK << 8
-
 // fill adds n entries of clients of a frontend with one backend.
 func fill(t testing.TB, at vip.FrontendKey, backend netip.AddrPort, n int) {
 	t.Helper()
