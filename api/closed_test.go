@@ -78,7 +78,7 @@ func heap() int {
 // Pages that are closed cost nothing: no goroutine, and no memory that grows with the pages. Half of them end
 // without a word.
 func TestClosedPagesCostNothing(t *testing.T) {
-	const services, pages = 3000, 20
+	const services, pages = 1000, 20
 	w := statustest.New()
 	stats := &reconciletest.Statistics{}
 	d := depsOf(w)
