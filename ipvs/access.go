@@ -85,7 +85,9 @@ func openAccess(ctx context.Context, o Options, stats *counters) (access, error)
 		return access{}, err
 	}
 	fw.TryHold(ctx, o.Log)
-	conntrack.TryEnterOpened(ctx, fw, o.Owns, o.Log)
+	if !o.RealServer { // which masquerades nobody
+		conntrack.TryEnterOpened(ctx, fw, o.Owns, o.Log)
+	}
 	h.drift = drift.Open(ctx, watch.Options{Forwarding: true, Table: o.table()}, fw.Open, o.Log)
 	fw.Muted = h.drift.Muted
 	return h, nil

@@ -40,7 +40,7 @@ func check(sysNet, root string, realServer bool) []Finding {
 	ctx := context.Background()
 	out = append(out, filter.TryNFTables(ctx)...)
 	out = append(out, modules.Check("nf_conntrack"), conntrack.Try(ctx))
-	if host.Err(out) == nil && !realServer { // otherwise no agent sets them, and without IPVS they don't exist
+	if host.Err(out[1:]) == nil && !realServer { // otherwise no agent sets them, and without IPVS they don't exist
 		out = append(out, host.Sysctls{Root: sysNet}.CheckAll(settings(linux.ParseVersion(linux.Release())))...)
 	}
 	return out

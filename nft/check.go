@@ -34,7 +34,7 @@ func Check() []Finding {
 	out := []Finding{host.CheckCapability()}
 	out = append(out, filter.TryNFTables(ctx, trials...)...)
 	out = append(out, conntrack.Try(ctx))
-	if host.Err(out) == nil { // otherwise no agent sets them, and some come with the modules
+	if host.Err(out[1:]) == nil { // otherwise no agent sets them, and some come with the modules
 		out = append(out, host.Sysctls{Root: host.ProcSysNet}.CheckAll((&Target{}).settings())...)
 	}
 	return out

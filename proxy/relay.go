@@ -119,9 +119,6 @@ func (c *connection) ends(d, back *direction, readErr, writeErr error) {
 	if d == &c.up && writeErr == nil && (readErr == nil || loop.IsReset(readErr)) {
 		c.request.GiveUp(&c.endpoint.Passive)
 	}
-	if d == &c.down && readErr == nil && writeErr == nil && !back.over && !back.flushing {
-		c.request.Close(&c.endpoint.Passive)
-	}
 	switch {
 	case readErr == nil && writeErr == nil && (back.finished.Load() || !d.src.Broken && back.writeErr == nil || !d.src.Dead()):
 		d.finished.Store(true)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/expect"
-	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -62,25 +61,6 @@ func crowd(n int, f func()) (stop func()) {
 		})
 	}
 	return func() { over.Store(true); clients.Wait() }
-}
-
-// A backend that reads the request and closes the connection in order is ejected, because others answer.
-func TestABackendThatClosesWithoutAnAnswerIsEjected(t *testing.T) {
-	inFamilies(t, func(t *testing.T, f family) {
-		w := newWatched(t)
-		key := freeKey(t, f.vip, vip.TCP)
-		var never atomic.Bool
-		good, bad := hangs(t, f.backend, "good", &never), tcpBackend(t, f.backend, func(c *net.TCPConn) { _, _ = c.Read(make([]byte, 100)) })
-		w.must(onVIP(key, vip.RoundRobin, good, bad))
-		lost := 0
-		for w.row(key, bad).Health != vip.Ejected {
-			if giveUp(t, key, "x\n", 10*time.Second) == "" {
-				lost++
-			}
-			must.AtMost(t, lost, 30, "not ejected after 30 clients")
-		}
-		expect.Equal(t, w.row(key, bad).Reason, "closed without an answer")
-	})
 }
 
 // A backend that accepts and never answers is ejected after few clients, because others answer. When

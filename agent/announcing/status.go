@@ -73,7 +73,7 @@ func (a *Announcing) Checks() []v1.Check {
 	host, _, _ := a.Host.Get(struct{}{})
 	for i := range settings.LANs {
 		for _, message := range sharedLANs(&settings.LANs[i], host) {
-			warn(v1.LevelWarn, message, "set announce.interfaces to one of them, or join them to a bond")
+			warn(v1.LevelWarn, message, "set announce_interfaces of "+strings.Join(settings.LANs[i].Pools, ", ")+" to one of them, or join them to a bond")
 		}
 	}
 	if a.Nodes.Draining(settings.Node) {

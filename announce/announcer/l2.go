@@ -261,8 +261,10 @@ func (o *l2Output) report(r l2.Report) {
 		}
 		o.a.tables.Announced.Set(announce.Announced{Place: place, State: string(r.State), Reason: reason, Since: r.Since})
 	case r.Interface != "":
-		o.links[r.Interface] = r.State
-		o.checkOffline()
+		if slices.Contains(announce.Interfaces(o.a.settings.LANs), r.Interface) { // else of the former settings
+			o.links[r.Interface] = r.State
+			o.checkOffline()
+		}
 	default:
 		var problem error
 		if r.State == l2.GateFailed {

@@ -245,9 +245,10 @@ func (s *Speaker) Ranges() (all []Range) {
 // attempt is a connection that the router has opened.
 type attempt struct {
 	*session.Session
-	from  net.Addr
-	ctx   context.Context
-	abort context.CancelCauseFunc
+	from   net.Addr
+	ctx    context.Context
+	abort  context.CancelCauseFunc
+	beside bool // there was a session when it began, whose reason counts more
 }
 
 // errNewer ends a connection after which the router has opened another one. The session ends without a NOTIFICATION
@@ -302,7 +303,10 @@ func (s *Speaker) forget(p *peer) {
 // attempt returns the attempt of a session. It takes the place of one without an OPEN at once.
 func (p *peer) attempt(ctx context.Context, x *session.Session, from net.Addr) *attempt {
 	ctx, abort := context.WithCancelCause(ctx)
-	a := &attempt{x, from, ctx, abort}
+	a := &attempt{x, from, ctx, abort, !p.turn.TryLock()}
+	if !a.beside {
+		p.turn.Unlock()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.asked != nil {
@@ -332,7 +336,7 @@ func (p *peer) serve(a *attempt) {
 	if err == nil {
 		p.turn.Lock()
 		_, err = a.Run(a.ctx)
-	} else if p.of != "" || !p.turn.TryLock() { // not a router yet, or beside its session
+	} else if p.of != "" || a.beside || a.ctx.Err() != nil || !p.turn.TryLock() { // not a router yet, beside its session, or replaced
 		if a.ctx.Err() == nil {
 			p.speaker.refused.add(p.speaker.log, a.from, err.Error())
 		}

@@ -48,7 +48,7 @@ func (s *Speaker) setLANs(now time.Time, lans []announce.LAN) {
 	for _, as := range lans {
 		i := slices.IndexFunc(former, func(l *lan) bool { return slices.Equal(l.Interfaces, as.Interfaces) })
 		if i >= 0 {
-			former[i].LAN = as
+			former[i].Pools, former[i].CIDRs = as.Pools, as.CIDRs
 			s.lans = append(s.lans, former[i])
 			continue
 		}

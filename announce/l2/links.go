@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/l2/gate"
 	"github.com/ironvip/ironvip/announce/l2/link"
 )
@@ -42,6 +43,9 @@ func (s *Speaker) takeLinks(now time.Time, old, st link.State) (rebuild bool) {
 				continue
 			}
 			was, known := find(old, l.Index)
+			if was.Name != l.Name { // another interface has the name now
+				was, known = link.Link{}, false
+			}
 			again = again || l.Usable() && (!was.Usable() || was.MAC != l.MAC)
 			if !known {
 				s.joins = slices.AppendSeq(s.joins, at.machine.Addrs())
@@ -82,7 +86,7 @@ func find(st link.State, index int) (link.Link, bool) {
 
 // reportLinks reports changes of the configured interfaces. The caller holds mu.
 func (s *Speaker) reportLinks(st link.State) {
-	names := s.config.filter().Interfaces
+	names := announce.Interfaces(s.config.LANs)
 	for name := range s.reported {
 		if !slices.Contains(names, name) {
 			delete(s.reported, name)

@@ -193,6 +193,7 @@ func (s *Speaker) own(now time.Time, l *lan, a netip.Addr, probe bool) {
 // release takes an address away that the caller owns. The caller holds mu.
 func (s *Speaker) release(l *lan, a netip.Addr) {
 	delete(l.blocked, a)
+	delete(s.observed, a) // it was of this LAN
 	l.machine.Release(a)
 	s.joins = append(s.joins, a)
 	s.report(Report{Addr: a, At: l.At(), State: Released})

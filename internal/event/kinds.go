@@ -45,7 +45,7 @@ var Kinds = []Kind{
 	{"lease_store_up", "the store of leases can be written again"},
 	{"address_reserved", "an operator reserved an address"},
 	{"reservation_released", "a reservation has ended"},
-	{"pool_alarm", "a pool is nearly full, or has another problem"},
+	{"pool_alarm", "a pool has a problem, such as an overlap with a range in use"},
 	{"pool_alarm_over", "the problem of a pool has ended"},
 
 	{"node_lost", "a host that was present is silent"},

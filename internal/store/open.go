@@ -78,6 +78,10 @@ func create(path string) error {
 		return err
 	}
 	defer os.Remove(file.Name())
+	if err := giveToOwner(file, filepath.Dir(path)); err != nil {
+		_ = release(file)
+		return err
+	}
 	bolt, err := openBolt(path, file, false)
 	if err != nil {
 		_ = release(file)
@@ -90,6 +94,20 @@ func create(path string) error {
 		return err
 	}
 	return syncDir(filepath.Dir(path))
+}
+
+// giveToOwner gives a file that root creates to the owner of its folder, so that an agent with an account of its own can open
+// what root has restored.
+func giveToOwner(file *os.File, dir string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	of := info.Sys().(*syscall.Stat_t)
+	return file.Chown(int(of.Uid), int(of.Gid))
 }
 
 // openBolt opens a bbolt database on an open file.

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -44,7 +45,7 @@ func (c *contests[K]) found(k K, what, by string, now time.Time) {
 		x = &contest{since: now}
 		c.byKey[k] = x
 	}
-	x.seen, x.what, x.by = true, what, by
+	x.seen, x.what, x.by = true, what, cmp.Or(by, x.by)
 	if x.drifts++; x.drifts == freeRepairs+1 {
 		c.fresh = append(c.fresh, k)
 	}

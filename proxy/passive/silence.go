@@ -10,8 +10,7 @@ import (
 // clients: they have sent something, got no byte, and give up. In many protocols, this is normal: a
 // long poll ends in this way, and a server of logs never answers. Therefore, a backend is compared
 // with the others of its frontend: it is ejected only if they answer, if it answers nobody, and if
-// this is no chance. A backend that ends its connections in order without a byte is judged in the same way. The price of a
-// connection that is answered is a few atomic operations.
+// this is no chance. The price of a connection that is answered is a few atomic operations.
 
 // leastWait and waitFactor bound how long a client must have waited: that many times as long as the
 // answers of the frontend usually take. A client that ends its direction with its request, and still
@@ -33,7 +32,7 @@ const (
 // sent something.
 type answers struct {
 	given   atomic.Uint64 // those with a byte of the backend
-	missing atomic.Uint64 // those that ended without one
+	missing atomic.Uint64 // those that the client gave up before
 }
 
 // pace is how fast the first bytes of a frontend's backends come.
@@ -56,11 +55,11 @@ func (m *Member) compare() compared {
 	return compared{given, int64(all.given.Load() - given), int64(all.missing.Load() - missing)}
 }
 
-// streak is the connections of a member in a row that ended without an answer.
+// streak is the connections of a member in a row that were given up without an answer.
 type streak struct {
 	n           int
 	began       compared // at the begin of the first one
-	first, last int64    // when the first one asked, and when the last one ended, by Table.now
+	first, last int64    // when the first one asked, and when the last one was given up, by Table.now
 }
 
 // chance returns the chance that may decide now.
@@ -139,45 +138,31 @@ func (r *Request) Answer(m *Member, now int64) {
 // for example because of a database that they share. Where nobody else asked meanwhile, this can't be
 // told of one client, but of a streak of clients one after the other.
 func (r *Request) GiveUp(m *Member) {
-	if r.miss(m) && m.table.now()-r.asked.Load() >= max(int64(leastWait), waitFactor*m.frontend.pace.mean.Load()) {
-		r.late.Store(true)
-		r.suspect(m, accepted)
+	asked := r.asked.Load()
+	if asked == 0 || r.answered.Load() || r.evidence {
+		return
 	}
-}
-
-// Close takes in that m has ended the connection in order without an answer, before its client has ended anything. It is
-// judged as GiveUp is, but the client needn't have waited.
-func (r *Request) Close(m *Member) {
-	if r.miss(m) {
-		r.suspect(m, closed)
-	}
-}
-
-// miss counts a connection whose client has asked and has no answer, once. It reports whether it is one, and no evidence yet.
-func (r *Request) miss(m *Member) bool {
-	if r.asked.Load() == 0 || r.answered.Load() || r.evidence {
-		return false
-	}
+	all, pace := &m.frontend.answers, &m.frontend.pace
 	if !r.missing {
 		r.missing = true
-		m.frontend.answers.missing.Add(1)
+		all.missing.Add(1)
 		m.answers.missing.Add(1)
 	}
-	return true
-}
-
-// suspect takes a connection that got as far as reached as evidence, if m has answered nobody since it began.
-func (r *Request) suspect(m *Member, reached stage) {
+	now := m.table.now()
+	waited := now - asked
+	if waited < max(int64(leastWait), waitFactor*pace.mean.Load()) {
+		return
+	}
+	r.late.Store(true)
 	if m.answers.given.Load() == r.before.own {
-		asked, now := r.asked.Load(), m.table.now()
-		r.evidence = m.lost(r.before, asked, now, m.frontend.pace.last.Load() >= now-(now-asked)/2, reached)
+		r.evidence = m.gaveUp(r.before, asked, now, pace.last.Load() >= now-waited/2)
 	}
 }
 
-// lost takes in a connection that ended now without an answer and got as far as reached, and ejects the backend if that is no
-// chance. Before is what was counted when the connection began, and asked when its client did. It reports whether
+// gaveUp takes in a connection that was given up now, and ejects the backend if that is no chance.
+// Before is what was counted when the connection began, and asked when its client did. It reports whether
 // the connection is evidence: others were answered meanwhile, or it came after the last one of the streak.
-func (m *Member) lost(before compared, asked, now int64, others bool, reached stage) bool {
+func (m *Member) gaveUp(before compared, asked, now int64, others bool) bool {
 	x, counts := m.Backend, m.compare()
 	x.table.mu.Lock()
 	defer x.table.mu.Unlock()
@@ -191,12 +176,8 @@ func (m *Member) lost(before compared, asked, now int64, others bool, reached st
 	}
 	s.last = now
 	x.good.Store(false) // an answer ends the streak
-	if x.ejected && x.proof > reached || unlikely(s.n, counts.given-s.began.given, counts.missing-s.began.missing, s.chance()) {
-		reason := "no answer before the client gave up"
-		if reached == closed {
-			reason = "closed without an answer"
-		}
-		x.fail(reason, answered)
+	if x.ejected && x.proof > accepted || unlikely(s.n, counts.given-s.began.given, counts.missing-s.began.missing, s.chance()) {
+		x.fail("no answer before the client gave up", answered)
 	}
 	return true
 }

@@ -3,7 +3,6 @@ package passive
 import (
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -199,74 +198,4 @@ func TestSilenceOfAQuietService(t *testing.T) {
 			}, "abc")
 		})
 	}
-}
-
-// A backend that ends its connections in order without an answer is judged as a silent one, although nobody waits. It is no
-// evidence if the client has sent nothing, or if no other backend answers.
-func TestClosingWithoutAnAnswer(t *testing.T) {
-	for name, c := range map[string]struct {
-		closes string // the backends that do
-		asks   bool
-		ejects int // after so many clients without an answer; 0: never
-	}{
-		"one of three":           {"a", true, 12}, // clients of a moment
-		"all":                    {"abc", true, 0},
-		"clients that only look": {"a", false, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inSketch(t, func(t *testing.T, s *sketch) {
-				lost := 0
-				time.Sleep(time.Millisecond)
-				connect := func(name string) {
-					one, m := &Request{}, s.of(name)
-					one.Begin(m)
-					if c.asks {
-						one.Ask(s.now())
-					}
-					time.Sleep(time.Millisecond)
-					if !strings.Contains(c.closes, name) {
-						one.Answer(m, s.now())
-						return
-					}
-					one.Close(m)
-					m.Closed()
-					lost++
-				}
-				for i := range 60 {
-					connect([]string{"a", "b", "c"}[i%3])
-					want := ""
-					if c.ejects != 0 && lost >= c.ejects {
-						want = "a"
-					}
-					s.expect(t, want)
-				}
-				if c.ejects == 0 {
-					return
-				}
-				time.Sleep(time.Minute) // another try changes nothing, an answer does
-				connect("a")
-				s.expect(t, "a")
-				c.closes = ""
-				connect("a")
-				s.expect(t, "")
-			}, "abc")
-		})
-	}
-}
-
-// A backend that is ejected because it resets its connections works when it closes them in order, as a server that never answers.
-func TestClosingAfterResets(t *testing.T) {
-	inSketch(t, func(t *testing.T, s *sketch) {
-		m := s.of("a")
-		for range resetsToEject {
-			m.Reset()
-		}
-		s.expect(t, "a")
-		one := &Request{}
-		one.Begin(m)
-		one.Ask(s.now())
-		one.Close(m)
-		m.Closed()
-		s.expect(t, "")
-	}, "ab")
 }

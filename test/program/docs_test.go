@@ -51,7 +51,6 @@ var notRunnable = []struct {
 	{"ironvip vip reserve", wantsPath}, // and a pool of its own
 	{"ironvip vip release", wantsPath},
 	{"ironvip node forget", wantsPeer},
-	{"ironvip backend list web --nodes", wantsPeer},
 	{"ironvip announce explain", wantsPeer},
 	{"ironvip announce move", wantsPeer},
 	{"ironvip announce unpin", wantsPeer},

@@ -111,7 +111,9 @@ type Message struct {
 func NewConn(t testing.TB, c net.Conn) *Conn {
 	l := &Conn{t: t, Conn: c, in: make(chan Message, 1000), out: make(chan []byte, 100)}
 	var wg sync.WaitGroup
+	read := make(chan struct{})
 	wg.Go(func() {
+		defer close(read)
 		r := bufio.NewReader(c)
 		for !l.mute.Load() {
 			typ, body, err := message.Read(r)
@@ -127,6 +129,9 @@ func NewConn(t testing.TB, c net.Conn) *Conn {
 			if _, err := c.Write(b); err != nil {
 				return
 			}
+		}
+		if tcp, is := c.(*net.TCPConn); is && tcp.CloseWrite() == nil {
+			<-read // with something unread, the kernel would reset the connection
 		}
 	})
 	t.Cleanup(func() {

@@ -148,9 +148,10 @@ func (m *Machine) Has(a netip.Addr) bool { return m.addrs[a] != nil }
 // Addrs yields the addresses. None may be added or removed meanwhile.
 func (m *Machine) Addrs() iter.Seq[netip.Addr] { return maps.Keys(m.addrs) }
 
-// Contested reports whether another station has an address.
+// Contested reports whether another station has an address, or may have it because the probes of the address have not ended.
 func (m *Machine) Contested(a netip.Addr) bool {
-	return m.addrs[a] != nil && m.addrs[a].state == Conflict
+	x := m.addrs[a]
+	return x != nil && (x.state == Conflict || x.probe)
 }
 
 // Own adds an address. It does nothing if the address is there.

@@ -76,13 +76,19 @@ func wholeBy(data []byte) bool {
 	return binary.NativeEndian.Uint32(data[8:])&want == want
 }
 
-// readAddr follows the addresses of IPv4 on the device: with the last one, the kernel removes the routes of IPv4 to it.
+// readAddr follows the anchor of the device: with the last address of IPv4, the kernel removes the routes of IPv4 to it.
 func (w *Watcher) readAddr(e netlink.Event) {
 	if len(e.Data) < unix.SizeofIfAddrmsg || binary.NativeEndian.Uint32(e.Data[4:]) != w.index || w.index == 0 {
 		return
 	}
-	if e.Data[0] == unix.AF_INET && e.Type == unix.RTM_DELADDR {
-		w.seen.Device = true
+	if e.Data[0] != unix.AF_INET || e.Type != unix.RTM_DELADDR {
+		return
+	}
+	attrs := netlink.Attrs{B: e.Data[unix.SizeofIfAddrmsg:]}
+	for typ, v, ok := attrs.Next(); ok; typ, v, ok = attrs.Next() {
+		if a, _ := netip.AddrFromSlice(v); typ == unix.IFA_LOCAL && a == w.o.Anchor {
+			w.seen.Device = true
+		}
 	}
 }
 

@@ -16,17 +16,18 @@ import (
 
 // Options say what to watch. Each part is optional.
 type Options struct {
-	Device     string // with virtual addresses
-	Protocol   uint8  // of the routes by which the host takes packets for these
-	Forwarding bool   // of packets, for the whole host
-	Table      string // an nftables table of family inet
+	Device     string     // with virtual addresses
+	Anchor     netip.Addr // the address of IPv4 that the device must keep
+	Protocol   uint8      // of the routes by which the host takes packets for these
+	Forwarding bool       // of packets, for the whole host
+	Table      string     // an nftables table of family inet
 }
 
 // Seen is what other programs have changed. The zero value is nothing.
 type Seen struct {
 	// Lost is set if the kernel dropped events, so that anything may have changed.
 	Lost bool
-	// Device is set if the device was removed, set down, made to speak ARP, or if an address of IPv4 was removed from it. The
+	// Device is set if the device was removed, set down, made to speak ARP, or lost its anchor. The
 	// kernel may have removed routes without telling.
 	Device bool
 	// Gone are the virtual addresses whose routes were removed.

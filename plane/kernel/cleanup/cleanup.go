@@ -20,13 +20,14 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// maxFlows bounds the backends that are remembered one by one, in about 2 MB. With more, Clean examines all entries.
-const maxFlows = 10_000
-
 // Table is connection tracking, see conntrack.Table.
 type Table interface {
 	Sweep(ctx context.Context, family vip.Family, match conntrack.Flow, end func(*conntrack.Entry) bool) error
 }
+
+// maxFlows bounds the backends that are remembered one by one, in about 2 MB. With more, Clean examines all entries of
+// their frontends.
+const maxFlows = 10_000
 
 // Outdated are the connections to end. All methods must be called by the goroutine of Apply.
 type Outdated struct {
@@ -42,8 +43,9 @@ type Outdated struct {
 	Findings *host.Findings
 	Log      *slog.Logger
 
-	flows conntrack.Flows
-	all   bool // of any frontend
+	flows  conntrack.Flows
+	coarse bool // flows has whole frontends only
+	all    bool // of any frontend
 }
 
 // Add adds the connections of a frontend with a removed backend. A zero backend stands for all that the frontend has: those
@@ -61,9 +63,16 @@ func (o *Outdated) Add(k vip.FrontendKey, b netip.AddrPort) {
 func (o *Outdated) AddUnmasqueraded(k vip.FrontendKey) { o.add(k, netip.AddrPort{}) }
 
 func (o *Outdated) add(k vip.FrontendKey, b netip.AddrPort) {
-	if len(o.flows) == maxFlows {
+	if len(o.flows) == maxFlows && !o.coarse {
+		o.coarse = true
+		fine := o.flows
 		o.flows = nil
-		o.Suspect()
+		for x := range fine {
+			o.add(x.Frontend, netip.AddrPort{})
+		}
+	}
+	if o.coarse {
+		b = netip.AddrPort{}
 	}
 	if o.flows == nil {
 		o.flows = conntrack.Flows{}
@@ -117,7 +126,7 @@ func (o *Outdated) Clean(ctx context.Context, has *usage.Records) error {
 	if swept {
 		o.Findings.Repaired(conntrack.NoNetlink.Name)
 	}
-	o.flows, o.all = nil, false
+	o.flows, o.coarse, o.all = nil, false, false
 	return nil
 }
 

@@ -151,14 +151,14 @@ func (d *Device) create(h Links) error {
 	return nil
 }
 
-// anchor is the address of the device. When the last address of IPv4 goes, the kernel removes all routes of IPv4 to a
+// Anchor is the address of the device. When the last address of IPv4 goes, the kernel removes all routes of IPv4 to a
 // device, and systemd-resolved asks nobody by a device without an address. No host has this one: RFC 3927 reserves it.
-var anchor = netip.MustParsePrefix("169.254.255.1/32")
+var Anchor = netip.MustParsePrefix("169.254.255.1/32")
 
 // secure puts the anchor on the device.
 func (d *Device) secure(h Links, link rtnl.Link) error {
-	if err := h.AddrAdd(link, &rtnl.Addr{IPNet: netipx.PrefixIPNet(anchor)}); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("put address %s on %s: %w", anchor, d.Name, err)
+	if err := h.AddrAdd(link, &rtnl.Addr{IPNet: netipx.PrefixIPNet(Anchor)}); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("put address %s on %s: %w", Anchor, d.Name, err)
 	}
 	return nil
 }
@@ -175,7 +175,7 @@ func (d *Device) isSecure(h Links, link rtnl.Link) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("list the addresses of %s: %w", d.Name, err)
 	}
-	return slices.ContainsFunc(list, func(a rtnl.Addr) bool { return a.IPNet.String() == anchor.String() }), nil
+	return slices.ContainsFunc(list, func(a rtnl.Addr) bool { return a.IPNet.String() == Anchor.String() }), nil
 }
 
 // DeviceState is what Read found of the device.
@@ -213,7 +213,7 @@ func (d *Device) Read(ctx context.Context) (s DeviceState, err error) {
 	case flags&unix.IFF_NOARP == 0:
 		s.Fault = "speaks ARP"
 	case !secure:
-		s.Fault = fmt.Sprintf("lacks address %s", anchor)
+		s.Fault = fmt.Sprintf("lacks address %s", Anchor)
 	}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		if err := d.readRoutes(ctx, family, s.Addrs); err != nil {

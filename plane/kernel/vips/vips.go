@@ -97,7 +97,7 @@ func New(o Options) (*Plane, error) {
 
 // watch begins to watch the device.
 func (p *Plane) watch() {
-	w, err := watch.Open(watch.Options{Device: p.name, Protocol: host.RouteProtocol})
+	w, err := watch.Open(watch.Options{Device: p.name, Anchor: host.Anchor.Addr(), Protocol: host.RouteProtocol})
 	if err != nil {
 		p.log.Warn("changes of addresses by other programs are not seen at once", "err", err)
 		return

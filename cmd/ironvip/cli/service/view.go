@@ -112,11 +112,8 @@ func firstName(st v1.ServiceStatus) string {
 
 // howApplied returns whether the dataplane has applied the service.
 func howApplied(st v1.ServiceStatus) string {
-	switch {
-	case !st.Applied:
+	if !st.Applied {
 		return "not applied yet"
-	case len(st.Problems) > 0:
-		return "tried, not all of it applied"
 	}
 	return "applied"
 }

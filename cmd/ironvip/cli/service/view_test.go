@@ -15,7 +15,7 @@ func TestHowApplied(t *testing.T) {
 		want   string
 	}{
 		{v1.ServiceStatus{Applied: true}, "applied"},
-		{v1.ServiceStatus{Applied: true, Problems: make([]v1.Problem, 1)}, "tried, not all of it applied"},
+		{v1.ServiceStatus{Applied: true, Problems: make([]v1.Problem, 1)}, "applied"}, // the problems are shown below
 		{v1.ServiceStatus{Problems: make([]v1.Problem, 1)}, "not applied yet"},
 	} {
 		expect.Equal(t, howApplied(test.status), test.want, "%+v", test.status)
