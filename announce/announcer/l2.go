@@ -1,7 +1,6 @@
 package announcer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +47,7 @@ type l2Output struct {
 
 	unsent  uint64              // frames of earlier speakers that the kernel had no room for
 	links   map[string]l2.State // by name
+	down    []string            // of linksDown, as the decision knows it
 	release []netip.Addr        // since the last act
 }
 
@@ -160,6 +160,11 @@ func (o *l2Output) end() {
 	for _, name := range []string{ownProblem, releaseProblem, refreshProblem, gateProblem} {
 		o.a.problems.set(name, nil)
 	}
+	o.forget()
+}
+
+// forget removes the states of all VIPs: this host announces none at layer 2.
+func (o *l2Output) forget() {
 	for place := range o.a.tables.Announced.All() {
 		if place.At != placeOfRoutes {
 			o.a.tables.Announced.Delete(place)
@@ -262,8 +267,9 @@ func (o *l2Output) report(r l2.Report) {
 		o.a.tables.Announced.Set(announce.Announced{Place: place, State: string(r.State), Reason: reason, Since: r.Since})
 	case r.Interface != "":
 		if slices.Contains(announce.Interfaces(o.a.settings.LANs), r.Interface) { // else of the former settings
-			o.links[r.Interface] = r.State
-			o.checkOffline()
+			if o.links[r.Interface] = r.State; !slices.Equal(o.linksDown(), o.down) {
+				o.checkOffline()
+			}
 		}
 	default:
 		var problem error
@@ -271,7 +277,10 @@ func (o *l2Output) report(r l2.Report) {
 			problem = errors.New(r.Reason)
 		}
 		o.a.problems.set(gateProblem, problem)
-		if r.State == l2.GateRestored {
+		switch r.State {
+		case l2.GateClosed:
+			o.forget()
+		case l2.GateRestored:
 			o.a.stats.Restored++
 			o.a.log.Warn("the gate was changed by another program, and is restored", "reason", r.Reason)
 		}
@@ -279,45 +288,51 @@ func (o *l2Output) report(r l2.Report) {
 }
 
 // checkOffline gives all VIPs up, so that other hosts take them, while this host has no speaker, and those of a LAN while none
-// of its interfaces works.
+// of its interfaces works. It costs O(VIPs).
 func (o *l2Output) checkOffline() {
-	var down []string
-	for i := range o.a.settings.LANs {
-		l := &o.a.settings.LANs[i]
-		if why := o.linksDown(l); why != "" {
-			down = append(down, strings.Join(l.Pools, ", ")+": "+why)
+	lans, down, absent := o.a.settings.LANs, o.linksDown(), o.absent
+	o.down = down
+	var problems []string
+	for i, why := range down {
+		if why != "" {
+			problems = append(problems, strings.Join(lans[i].Pools, ", ")+": "+why)
 		}
 	}
 	var problem error
-	if down != nil {
-		problem = errors.New(strings.Join(down, "; "))
+	if problems != nil {
+		problem = errors.New(strings.Join(problems, "; "))
 	}
 	o.a.problems.set("l2 interfaces of pool", problem)
-	if o.a.core != nil {
-		o.a.core.decider.SetOffline(o.offline)
+	if o.a.core == nil {
+		return
 	}
-}
-
-// offline returns why a VIP can't be announced; "": it can.
-func (o *l2Output) offline(vip netip.Addr) string {
-	if o.absent != nil {
-		return o.absent.Error()
-	}
-	if i := slices.IndexFunc(o.a.settings.LANs, func(l announce.LAN) bool { return l.Has(vip) }); i >= 0 {
-		return o.linksDown(&o.a.settings.LANs[i])
-	}
-	return ""
-}
-
-// linksDown returns the states of the interfaces of a LAN if none of them works, else "".
-func (o *l2Output) linksDown(l *announce.LAN) string {
-	var down []string
-	for _, name := range l.Interfaces {
-		state, known := o.links[name]
-		if !known || state == l2.LinkUp {
-			return ""
+	o.a.core.decider.SetOffline(func(vip netip.Addr) string {
+		if absent != nil {
+			return absent.Error()
 		}
-		down = append(down, fmt.Sprintf("%s: %s", name, state))
+		if i := slices.IndexFunc(lans, func(l announce.LAN) bool { return l.Has(vip) }); i >= 0 {
+			return down[i]
+		}
+		return ""
+	})
+}
+
+// linksDown returns for each LAN the states of its interfaces if none of them works, else "".
+func (o *l2Output) linksDown() (down []string) {
+	for _, l := range o.a.settings.LANs {
+		var states []string
+		for _, name := range l.Interfaces {
+			state, known := o.links[name]
+			if !known || state == l2.LinkUp {
+				states = []string{""}
+				break
+			}
+			states = append(states, fmt.Sprintf("%s: %s", name, state))
+		}
+		if states == nil {
+			states = []string{"no interface to announce VIPs on"}
+		}
+		down = append(down, strings.Join(states, ", "))
 	}
-	return cmp.Or(strings.Join(down, ", "), "no interface to announce VIPs on")
+	return down
 }

@@ -259,11 +259,22 @@ func TestInterfaceMovesItsVIPs(t *testing.T) {
 		expect.True(t, a.core.decider.Evaluated-former <= l2HostVIPs, "decisions") // of the LAN, and again for the claims of the other host
 		a.publish(time.Now())
 		expect.Equal(t, a.stats.Problem, "l2 interfaces of pool: mail, web: eth1: link down, eth2: link missing", "problem")
+		former = a.core.decider.Evaluated
+		a.speaker().config.Report(l2.Report{Interface: "eth0", State: l2.LinkUp})
+		a.mail.run()
+		a.step(time.Now(), nil)
+		expect.Equal(t, a.core.decider.Evaluated, former, "decisions after a report that changes nothing")
 		a.settings.LANs[1].Interfaces = []string{"eth3"}
 		a.configure(&a.settings, time.Now())
 		pass(2*settle, a, b)
 		count("another interface", some, some)
 		expect.Equal(t, a.stats.Problem, "", "problem")
+		a.speaker().config.Report(l2.Report{Interface: "eth1", State: l2.LinkDown}) // of the former settings
+		pass(beat, a, b)
+		a.settings.LANs[1].Interfaces = []string{"eth1"}
+		a.configure(&a.settings, time.Now())
+		pass(2*settle, a, b)
+		count("an interface that is not known yet", some, some)
 	})
 }
 
@@ -294,19 +305,27 @@ func TestEndingSpeakerStartsWithBackoff(t *testing.T) {
 	})
 }
 
-// The end of a speaker forgets the results at its interfaces, and none of routes.
+// The end of a speaker and a gate that closes remove the states at its interfaces, and none of routes.
 func TestEndOfASpeakerKeepsRoutes(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		h := newL2Host(t, "lb1", loopback(1, 7481))
-		defer h.closeOutputs(false)
-		h.start(nil)
-		for _, at := range []string{"eth0", placeOfRoutes} {
-			h.tables.Announced.Set(announce.Announced{Place: announce.Place{Addr: simVIP(1), At: at}})
-		}
-		h.out.end()
-		expect.Equal(t, h.tables.Announced.Len(), 1, "results")
-		expect.True(t, h.tables.Announced.Row(announce.Place{Addr: simVIP(1), At: placeOfRoutes}) != nil, "the result of a route")
-	})
+	for name, end := range map[string]func(h *l2Host){
+		"end": func(h *l2Host) { h.out.end() },
+		"gate": func(h *l2Host) {
+			h.speaker().config.Report(l2.Report{State: l2.GateClosed})
+			h.mail.run()
+		},
+	} {
+		bubble.Test(t, func(t *testing.T) {
+			h := newL2Host(t, "lb1", loopback(1, 7481))
+			defer h.closeOutputs(false)
+			h.start(nil)
+			for _, at := range []string{"eth0", placeOfRoutes} {
+				h.tables.Announced.Set(announce.Announced{Place: announce.Place{Addr: simVIP(1), At: at}})
+			}
+			end(h)
+			expect.Equal(t, h.tables.Announced.Len(), 1, "%s: states", name)
+			expect.True(t, h.tables.Announced.Row(announce.Place{Addr: simVIP(1), At: placeOfRoutes}) != nil, "%s: the state of a route", name)
+		})
+	}
 }
 
 // VIPs that are given up while there is no speaker are not collected.

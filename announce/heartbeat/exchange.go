@@ -226,6 +226,7 @@ func (e *Exchange) Send(now time.Time, emit func(to netip.AddrPort, packet []byt
 			if p.alive || p.sent == e.claims.number {
 				p.sent = p.acked
 			}
+			p.resent = p.sent
 			if p.alive {
 				acked = min(acked, p.acked)
 			}
@@ -257,10 +258,14 @@ func (e *Exchange) sendTo(d *dest, due bool, now time.Time, emit func(netip.Addr
 		return
 	}
 	if d.addr != p.addr && !due {
-		return // another address of the peer
+		return // another address of the peer gets its messages with the heartbeats
 	}
-	// Another address of a peer, and another host with the name of this one, get no claims.
-	informs := d.addr == p.addr && p.name != e.o.Name
+	// Claims that wait for an acknowledgment go to each address of the peer with the heartbeats, because one path may lose
+	// what another one delivers. Another host with the name of this one gets no claims.
+	informs := p.name != e.o.Name
+	if due {
+		p.sent = p.resent
+	}
 	for n := 0; n < burst && (due || p.reply || informs && p.alive && p.sent < e.claims.number); n++ {
 		m := e.message(now)
 		m.to, m.echoEpoch, m.echoSeq, m.acked = nameID(p.name), p.epoch, p.seq, p.copy.number

@@ -80,6 +80,13 @@ func addrOf(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 7481)
 }
 
+// onLAN returns the address of a host on another LAN.
+func onLAN(addr netip.AddrPort, lan byte) netip.AddrPort {
+	a := addr.Addr().As4()
+	a[1] = lan
+	return netip.AddrPortFrom(netip.AddrFrom4(a), addr.Port())
+}
+
 func options(name string, peers ...int) Options {
 	o := Options{Name: name, Keys: secret, Interval: 100 * time.Millisecond, Missed: 3, Weight: 1}
 	for _, p := range peers {
@@ -111,9 +118,10 @@ func (w *network) settle() {
 			n.Advance(w.now)
 			n.Send(w.now, func(to netip.AddrPort, packet []byte) {
 				must.AtMost(w.t, len(packet), MaxSize, "bytes of a packet")
-				w.tap(addr, to, packet)
-				if !w.drop(addr, to) {
-					w.queue = append(w.queue, delivery{addr, to, slices.Clone(packet)})
+				from := onLAN(addr, to.Addr().As4()[1])
+				w.tap(from, to, packet)
+				if !w.drop(from, to) {
+					w.queue = append(w.queue, delivery{from, to, slices.Clone(packet)})
 				}
 			})
 		}
@@ -124,7 +132,7 @@ func (w *network) settle() {
 		queue := w.queue
 		w.queue = nil
 		for _, d := range queue {
-			if n := w.nodes[d.to]; n != nil {
+			if n := w.nodes[onLAN(d.to, 0)]; n != nil {
 				n.Receive(d.from, d.packet, w.now)
 			}
 		}
@@ -245,6 +253,36 @@ func TestOneWay(t *testing.T) {
 	w.pass(time.Second)
 	if a.hosts["lb2"].OneWay || !b.hosts["lb1"].Alive {
 		t.Error("not repaired")
+	}
+}
+
+// Hosts on two LANs know each other's claims while one path between them works in each direction, whichever that is.
+func TestTwoLANs(t *testing.T) {
+	for lan := range byte(2) {
+		w := newNetwork(t)
+		var hosts []*node
+		for i := 1; i <= 2; i++ {
+			o := options(fmt.Sprint("lb", i), 3-i)
+			o.Peers = append(o.Peers, onLAN(o.Peers[0], 1))
+			hosts = append(hosts, w.start(i, o))
+		}
+		a, b := hosts[0], hosts[1]
+		w.pass(time.Second)
+		w.drop = func(from, to netip.AddrPort) bool { return onLAN(from, 0) == a.addr && to == onLAN(b.addr, lan) }
+		a.Set(announce.Claim{Addr: vipAt(1), Services: 1})
+		w.pass(200 * time.Millisecond)
+		expect.Equal(t, len(b.known["lb1"]), 1, "claims without the path on LAN %d", lan)
+		for i := range 5000 {
+			a.Set(announce.Claim{Addr: vipAt(i), Services: 2})
+		}
+		w.pass(time.Second)
+		expect.Equal(t, len(b.known["lb1"]), 5000, "claims without the path on LAN %d", lan)
+		w.drop = func(_, _ netip.AddrPort) bool { return false }
+		w.pass(time.Second)
+		before := a.count.Sent
+		a.Set(announce.Claim{Addr: vipAt(1), Services: 3})
+		w.settle()
+		expect.Equal(t, a.count.Sent-before, uint64(1), "messages of a change while both paths work")
 	}
 }
 

@@ -23,6 +23,7 @@ type peer struct {
 	copy   copied
 	acked  uint64 // the newest change of our claims that it has
 	sent   uint64 // and the newest that is on its way
+	resent uint64 // the one after which the claims of the last heartbeats began
 	reply  bool   // it waits for an acknowledgment
 	joined bool   // it has acknowledged all our claims once
 
