@@ -52,8 +52,13 @@ func TestDirectoryOfAnotherUser(t *testing.T) {
 }
 
 func asAnotherUser(dir string) error {
-	readable := filepath.Join(dir, "readable")
-	if err := os.Mkdir(readable, 0o755); err != nil {
+	readable, own := filepath.Join(dir, "readable"), filepath.Join(dir, "own")
+	for _, d := range []string{readable, own} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.Chown(own, 65534, 65534); err != nil {
 		return err
 	}
 	for _, d := range []string{filepath.Dir(dir), dir} {
@@ -61,12 +66,14 @@ func asAnotherUser(dir string) error {
 			return err
 		}
 	}
-	db, err := Open(filepath.Join(readable, "theirs.db"))
-	if err != nil {
-		return err
-	}
-	if err := db.Close(); err != nil {
-		return err
+	for _, name := range []string{filepath.Join(readable, "theirs.db"), filepath.Join(own, "restored.db")} {
+		db, err := Open(name)
+		if err != nil {
+			return err
+		}
+		if err := db.Close(); err != nil {
+			return err
+		}
 	}
 	if err := syscall.Setgid(65534); err != nil {
 		return err
@@ -81,7 +88,11 @@ func asAnotherUser(dir string) error {
 			return fmt.Errorf("%s: %v", name, err)
 		}
 	}
-	return nil
+	db, err := Open(filepath.Join(own, "restored.db"))
+	if err != nil {
+		return err
+	}
+	return db.Close()
 }
 
 // On a full file system, writes fail with ErrUnavailable and acknowledged values remain. When there
