@@ -249,12 +249,23 @@ func (h *host) ok(args ...string) string {
 	return r.stdout
 }
 
+// command runs a command. One that does not end says where it is.
 func command(t testing.TB, args ...string) result {
 	t.Helper()
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin(t), args...)
+	cmd.Cancel = func() error {
+		t.Errorf("ironvip %s has run for two minutes", strings.Join(args, " "))
+		stacks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stack", cmd.Process.Pid)) // in the kernel
+		for _, s := range stacks {
+			text, _ := os.ReadFile(s)
+			t.Logf("%s:\n%s", s, text)
+		}
+		return cmd.Process.Signal(syscall.SIGQUIT)
+	}
+	cmd.WaitDelay = time.Minute
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	var exit *exec.ExitError
