@@ -69,7 +69,7 @@ func (c *accessControl) open(cfg *configs.Config) (err error) {
 
 // reload takes over the rules of a configuration.
 func (c *accessControl) reload(cfg *configs.Config) {
-	policy, missing := access.NewPolicy(c.owners, cfg.API.Rules())
+	policy, missing := access.NewPolicy(c.owners, cfg.API.Roles)
 	policy.Tokens = c.tokens.Caller
 	policy.InsecureLoopback, policy.PublicMetrics = cfg.API.InsecureLoopback, cfg.API.PublicMetrics
 	for _, name := range missing {

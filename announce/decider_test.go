@@ -509,7 +509,7 @@ func TestRendezvousShares(t *testing.T) {
 }
 
 func TestModeText(t *testing.T) {
-	for i, name := range Modes() {
+	for i, name := range modes {
 		var m Mode
 		if err := m.UnmarshalText([]byte(name)); err != nil || m != Mode(i) || m.String() != name {
 			t.Errorf("%s: %v, %v", name, m, err)
@@ -519,7 +519,7 @@ func TestModeText(t *testing.T) {
 	if err := m.UnmarshalText([]byte("vrrp")); err == nil || !strings.Contains(err.Error(), "vrrp") {
 		t.Errorf("vrrp: %v", err)
 	}
-	expect.False(t, slices.Contains(Modes(), ""), "a mode has no name")
+	expect.False(t, slices.Contains(modes[:], ""), "a mode has no name")
 }
 
 // All hosts compare the numbers that heartbeats tell, so that two of them can't both own a VIP with more services.

@@ -25,9 +25,6 @@ const (
 
 var modes = [...]string{Off: "off", L2: "l2", BGP: "bgp", Routes: "routes"}
 
-// Modes returns the names of all modes.
-func Modes() []string { return modes[:] }
-
 func (m Mode) String() string {
 	if int(m) < len(modes) {
 		return modes[m]

@@ -22,20 +22,20 @@ import (
 
 // Announce is [announce]: whether and how this host announces VIPs to the network.
 type Announce struct {
-	Mode       string        `toml:"mode"`       // the name of an announce.Mode; a pool may differ
-	Interfaces []string      `toml:"interfaces"` // L2; empty: those with an address in the range of a pool. A pool may differ
-	Peers      []PeerAddress `toml:"peers"`      // of other hosts; this host's own addresses are ignored
-	Listen     string        `toml:"listen"`     // UDP address of the heartbeats
-	KeyFile    string        `toml:"key_file"`   // the shared secrets, one a line; the first one signs
-	Weight     int           `toml:"weight"`     // this host's share of the VIPs
-	Priority   int           `toml:"priority"`   // L2: the host with the highest one owns; a pool may differ, as in the next two
-	Standby    bool          `toml:"standby"`    // L2: this host owns only what no other host can
+	Mode       string        `toml:"mode" values:"off|l2|bgp|routes"` // the name of an announce.Mode; a pool may differ
+	Interfaces []string      `toml:"interfaces"`                      // L2; empty: those with an address in the range of a pool. A pool may differ
+	Peers      []PeerAddress `toml:"peers"`                           // of other hosts; this host's own addresses are ignored
+	Listen     string        `toml:"listen"`                          // UDP address of the heartbeats
+	KeyFile    string        `toml:"key_file"`                        // the shared secrets, one a line; the first one signs
+	Weight     int           `toml:"weight" values:"1..1000"`         // this host's share of the VIPs
+	Priority   int           `toml:"priority" values:"0..255"`        // L2: the host with the highest one owns; a pool may differ, as in the next two
+	Standby    bool          `toml:"standby"`                         // L2: this host owns only what no other host can
 	// MinBackends is how many backends of a service must be usable.
 	MinBackends Least         `toml:"min_backends"`
-	Heartbeat   spec.Duration `toml:"heartbeat"`
-	Missed      int           `toml:"missed"` // heartbeats in a row without which a host is dead
-	Settle      spec.Duration `toml:"settle"`
-	Hold        spec.Duration `toml:"hold"`
+	Heartbeat   spec.Duration `toml:"heartbeat" values:"10ms..10s"`
+	Missed      int           `toml:"missed" values:"2..100"` // heartbeats in a row without which a host is dead
+	Settle      spec.Duration `toml:"settle" values:"0s..1h"`
+	Hold        spec.Duration `toml:"hold" values:"0s..24h"`
 	Socket      string        `toml:"socket"` // of the announcer
 	BGP         []BGPPeer     `toml:"bgp"`
 }
@@ -45,17 +45,17 @@ type BGPPeer struct {
 	Peer         *netip.Addr  `toml:"peer"`
 	Interface    string       `toml:"interface"`  // unnumbered: instead of peer
 	PeerRange    netip.Prefix `toml:"peer_range"` // routers that connect: instead of peer
-	PeerLimit    *int         `toml:"peer_limit"`
+	PeerLimit    *int         `toml:"peer_limit" values:"1..1000"`
 	Passive      bool         `toml:"passive"`
 	Source       *netip.Addr  `toml:"source"`
 	VRF          string       `toml:"vrf"`
-	Port         *int         `toml:"port"`
-	ASN          int          `toml:"asn"`
-	LocalASN     int          `toml:"local_asn"`
+	Port         *int         `toml:"port" values:"1..65535"`
+	ASN          int          `toml:"asn" values:"1..4294967295"`
+	LocalASN     int          `toml:"local_asn" values:"1..4294967295"`
 	PasswordFile string       `toml:"password_file"`
 	BFD          string       `toml:"bfd"` // "3x100ms"; "": off
 	BGPRoute                  // the defaults of pools
-	Multihop     int          `toml:"multihop"`
+	Multihop     int          `toml:"multihop" values:"0..255"`
 	TTLSecurity  bool         `toml:"ttl_security"`
 
 	bfdInterval   time.Duration
@@ -68,13 +68,10 @@ const DefaultAnnouncePort = 7481
 // PeerAddress is an address with an optional port, "10.0.0.2" or "[2001:db8::2]:7481".
 type PeerAddress struct{ netip.AddrPort }
 
-// FromTree implements strict.Value.
-func (p *PeerAddress) FromTree(raw any) error {
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (p *PeerAddress) UnmarshalText(text []byte) error {
 	const hint = `write "10.0.0.2", or "10.0.0.2:7481" for another port`
-	s, ok := raw.(string)
-	if !ok {
-		return vip.Problem{Code: vip.CodeInvalid, Message: "wants a string, has " + strict.Describe(raw), Hint: hint}
-	}
+	s := string(text)
 	a, err := netip.ParseAddr(s)
 	if err == nil {
 		p.AddrPort = netip.AddrPortFrom(a.Unmap(), DefaultAnnouncePort)
@@ -87,18 +84,7 @@ func (p *PeerAddress) FromTree(raw any) error {
 	return nil
 }
 
-// Bounds of [announce].
-const (
-	MinHeartbeat = 10 * time.Millisecond
-	MaxHeartbeat = 10 * time.Second
-	MaxMissed    = 100
-	MaxSettle    = time.Hour
-	MaxHold      = 24 * time.Hour
-	MaxWeight    = 1000
-	MaxPriority  = 255
-	minSecret    = 16 // bytes
-	maxASN       = 1<<32 - 1
-)
+const minSecret = 16 // bytes
 
 func newAnnounce() Announce {
 	return Announce{Mode: announce.Off.String(), Listen: ":" + strconv.Itoa(DefaultAnnouncePort), Weight: 1, Priority: announce.DefaultPriority, MinBackends: Least{announce.Least{Number: 1}}, Heartbeat: spec.Duration(100 * time.Millisecond), Missed: 3,
@@ -144,28 +130,14 @@ func (c *Config) Announces(modes ...announce.Mode) bool {
 
 func (c *Config) checkAnnounce(doc *tomlfile.Checker) {
 	a, t := &c.Announce, doc.In("announce")
-	t.Choice("mode", a.Mode, announce.Modes()...)
-	between(t, "priority", a.Priority, 0, MaxPriority)
 	for i := range c.Pools {
 		p, t := &c.Pools[i], doc.In(strict.Index("pool", i))
-		if p.Announce != "" {
-			t.Choice("announce", p.Announce, announce.Modes()...)
-		}
 		c.checkInterfaces(t, "announce_interfaces", p.Interfaces)
-		t.Word("announce_zone", p.AnnounceZone)
-		if p.Priority != nil {
-			between(t, "announce_priority", *p.Priority, 0, MaxPriority)
-		}
 	}
 	c.checkInterfaces(t, "interfaces", a.Interfaces)
 	checkUDP(t, a.Listen)
 	t.File("key_file", &a.KeyFile)
 	t.Socket("socket", a.Socket)
-	t.Between("heartbeat", a.Heartbeat, MinHeartbeat, MaxHeartbeat, `use "10ms" to "10s"`)
-	t.Between("settle", a.Settle, 0, MaxSettle, `use "0s" to "1h"`)
-	t.Between("hold", a.Hold, 0, MaxHold, `use "0s" to "24h"`)
-	between(t, "missed", a.Missed, 2, MaxMissed)
-	between(t, "weight", a.Weight, 1, MaxWeight)
 	seen := map[string]int{} // by the router
 	for i := range a.BGP {
 		b, t := &a.BGP[i], t.In(strict.Index("bgp", i))
@@ -203,12 +175,6 @@ func (c *Config) checkInterfaces(t *tomlfile.Checker, key string, names []string
 	})
 }
 
-func between(t *tomlfile.Checker, key string, n, low, high int) {
-	if n < low || n > high {
-		t.Bad(key, fmt.Sprintf("use %d to %d", low, high), "%d is out of bounds", n)
-	}
-}
-
 // checkUDP requires a local address and a port.
 func checkUDP(t *tomlfile.Checker, text string) {
 	host, port, err := net.SplitHostPort(text)
@@ -242,7 +208,7 @@ func (b *BGPPeer) check(t *tomlfile.Checker) {
 	checkASN(t, "asn", b.ASN)
 	checkASN(t, "local_asn", b.LocalASN)
 	b.BGPRoute.check(t, b.ASN == b.LocalASN, b.ASN != b.LocalASN)
-	if between(t, "multihop", b.Multihop, 0, 255); b.Multihop > 1 && (onLink || b.Interface != "") {
+	if b.Multihop > 1 && (onLink || b.Interface != "") {
 		t.Bad("multihop", "remove it, or write an address that is not link-local", "the router is on the same link")
 	}
 	t.File("password_file", &b.PasswordFile)
@@ -252,7 +218,7 @@ func (b *BGPPeer) check(t *tomlfile.Checker) {
 		if b.bfdMultiplier, err = strconv.Atoi(strings.TrimSpace(n)); err == nil {
 			b.bfdInterval, err = time.ParseDuration(strings.TrimSpace(interval))
 		}
-		if !ok || err != nil || b.bfdMultiplier < 1 || b.bfdMultiplier > 255 || b.bfdInterval < MinHeartbeat || b.bfdInterval > MaxHeartbeat {
+		if !ok || err != nil || b.bfdMultiplier < 1 || b.bfdMultiplier > 255 || b.bfdInterval < 10*time.Millisecond || b.bfdInterval > 10*time.Second {
 			t.Bad("bfd", `write "3x100ms": a multiplier of 1 to 255 and an interval of 10ms to 10s`, "%s is not the detection of a session", strict.Quote(b.BFD))
 		}
 	}
@@ -264,13 +230,8 @@ func (b *BGPPeer) checkSocket(t *tomlfile.Checker, onLink bool) {
 	if b.Passive && b.Interface != "" {
 		t.Bad("passive", "remove it, or write peer or peer_range", "an unnumbered session is opened by this host")
 	}
-	if b.PeerLimit != nil {
-		if between(t, "peer_limit", *b.PeerLimit, 1, maxPeerLimit); !ranged {
-			t.Bad("peer_limit", "remove it", "is for peer_range")
-		}
-	}
-	if b.Port != nil {
-		between(t, "port", *b.Port, 1, 65535)
+	if b.PeerLimit != nil && !ranged {
+		t.Bad("peer_limit", "remove it", "is for peer_range")
 	}
 	switch {
 	case b.VRF != "" && !isInterface(b.VRF):
@@ -292,7 +253,10 @@ func (b *BGPPeer) checkSocket(t *tomlfile.Checker, onLink bool) {
 }
 
 func checkASN(t *tomlfile.Checker, key string, asn int) {
-	if between(t, key, asn, 1, maxASN); asn == message.ASTrans {
+	switch {
+	case !t.Has(key):
+		t.Bad(key, "write the AS number", "is required")
+	case asn == message.ASTrans:
 		t.Bad(key, "write the AS number itself", "%d is reserved (RFC 6793)", asn)
 	}
 }
@@ -302,7 +266,6 @@ const (
 
 	defaultPort      = 179
 	defaultPeerLimit = 100
-	maxPeerLimit     = 1000
 )
 
 func isInterface(name string) bool {

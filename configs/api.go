@@ -23,39 +23,18 @@ type API struct {
 	KeyFile      string `toml:"key_file"`       // PEM
 	ClientCAFile string `toml:"client_ca_file"` // PEM; "": no client certificates
 
-	InsecureSocket   bool `toml:"insecure_socket"`   // permits a SocketMode that lets every user connect
-	InsecureLoopback bool `toml:"insecure_loopback"` // makes every process of this host an admin over TCP
-	PublicMetrics    bool `toml:"public_metrics"`    // makes the metrics public
-	RateLimit        int  `toml:"rate_limit"`        // requests per second of one client
+	InsecureSocket   bool `toml:"insecure_socket"`                // permits a SocketMode that lets every user connect
+	InsecureLoopback bool `toml:"insecure_loopback"`              // makes every process of this host an admin over TCP
+	PublicMetrics    bool `toml:"public_metrics"`                 // makes the metrics public
+	RateLimit        int  `toml:"rate_limit" values:"1..1000000"` // requests per second of one client
 
-	Roles []APIRole `toml:"role"`
-}
-
-// APIRole gives a role to a user, a group, or the subject of a client certificate.
-type APIRole struct {
-	Role        string         `toml:"role"`
-	Namespaces  []string       `toml:"namespaces"` // of a registrar
-	Hostnames   []string       `toml:"hostnames"`  // of a registrar
-	Backends    []netip.Prefix `toml:"backends"`   // of a registrar
-	User        string         `toml:"user"`
-	Group       string         `toml:"group"`
-	CertSubject string         `toml:"cert_subject"`
+	Roles []access.Rule `toml:"role"`
 }
 
 // DefaultAPIRate is how many requests one client may send in a second. Thousands of backends behind one
 // address can send their heartbeats, and a client that does nothing else takes less than a tenth of a
 // processor.
 const DefaultAPIRate = 1000
-
-// Rules returns the roles in the form that the API uses.
-func (a *API) Rules() []access.Rule {
-	out := make([]access.Rule, 0, len(a.Roles))
-	for _, r := range a.Roles {
-		role, _ := access.ParseRole(r.Role) // check has refused others
-		out = append(out, access.Rule{User: r.User, Group: r.Group, CertSubject: r.CertSubject, Grant: access.Grant{Role: role, Namespaces: r.Namespaces, Hostnames: r.Hostnames, Backends: r.Backends}})
-	}
-	return out
-}
 
 // Files returns the files that the keys name.
 func (a *API) Files() []tomlfile.NamedFile {
@@ -77,7 +56,6 @@ func (c *Config) checkAPI(t *tomlfile.Checker) {
 	if a.SocketMode&othersMayWrite != 0 && !a.InsecureSocket {
 		t.Bad("socket_mode", `use "0660", or set api.insecure_socket = true`, "lets every user of this host connect")
 	}
-	between(t, "rate_limit", a.RateLimit, 1, MaxRateLimit)
 	t.File("cert_file", &a.CertFile)
 	t.File("key_file", &a.KeyFile)
 	t.File("client_ca_file", &a.ClientCAFile)
@@ -93,7 +71,7 @@ func (c *Config) checkAPI(t *tomlfile.Checker) {
 		a.checkListen(t)
 	}
 	for i := range a.Roles {
-		a.Roles[i].check(t.In(strict.Index("role", i)), a.ClientCAFile != "")
+		checkRole(t.In(strict.Index("role", i)), &a.Roles[i], a.ClientCAFile != "")
 	}
 }
 
@@ -120,18 +98,17 @@ func (a *API) checkListen(t *tomlfile.Checker) {
 	}
 }
 
-func (r *APIRole) check(t *tomlfile.Checker, certificates bool) {
-	role, err := access.ParseRole(r.Role)
-	if err != nil {
-		t.Bad("role", "use viewer, registrar, operator or admin", "%s is not a role", strict.Quote(r.Role))
-	} else if err := (access.Grant{Role: role, Namespaces: r.Namespaces}).Check(); err != nil {
+func checkRole(t *tomlfile.Checker, r *access.Rule, certificates bool) {
+	if r.Role == access.None {
+		t.Bad("role", "use viewer, registrar, operator or admin", "is required")
+	} else if err := (access.Grant{Role: r.Role, Namespaces: r.Namespaces}).Check(); err != nil {
 		t.Bad("namespaces", "name the namespaces of a registrar, and of no other role", "%v", err)
 	}
 	t.List("namespaces", r.Namespaces, t.Label)
-	if role != access.Registrar && len(r.Backends) > 0 {
+	if r.Role != access.Registrar && len(r.Backends) > 0 {
 		t.Bad("backends", "remove it", "only a registrar is limited to backends")
 	}
-	if role != access.Registrar && len(r.Hostnames) > 0 {
+	if r.Role != access.Registrar && len(r.Hostnames) > 0 {
 		t.Bad("hostnames", "remove it", "only a registrar is limited to hostnames")
 	}
 	t.List("hostnames", r.Hostnames, func(key, pattern string) {

@@ -17,10 +17,10 @@ import (
 // not set there.
 type BGPRoute struct {
 	Communities   *[]string `toml:"communities"`
-	MED           *int      `toml:"med"`
-	LocalPref     *int      `toml:"local_pref"`
-	Prepend       *int      `toml:"prepend"`
-	LinkBandwidth *string   `toml:"link_bandwidth"` // announce.LinkBandwidthOff or LinkBandwidthBackends
+	MED           *int      `toml:"med" values:"0..4294967295"`
+	LocalPref     *int      `toml:"local_pref" values:"0..4294967295"`
+	Prepend       *int      `toml:"prepend" values:"0..32"`
+	LinkBandwidth *string   `toml:"link_bandwidth" values:"off|backends"`
 }
 
 // PoolRoute has the keys of the routes of VIPs, in [pool.bgp] and [[pool.bgp.match]].
@@ -181,21 +181,11 @@ func (r *BGPRoute) check(t *tomlfile.Checker, ibgp, ebgp bool) {
 			}
 		}
 	}
-	for key, n := range map[string]*int{"med": r.MED, "local_pref": r.LocalPref} {
-		if n != nil {
-			between(t, key, *n, 0, maxASN)
-		}
-	}
 	if r.LocalPref != nil && *r.LocalPref != 0 && !ibgp {
 		t.Bad("local_pref", "remove it", "is for a router of the same AS, and asn and local_asn differ")
 	}
-	if r.Prepend != nil {
-		if between(t, "prepend", *r.Prepend, 0, message.MaxPrepend); *r.Prepend != 0 && !ebgp {
-			t.Bad("prepend", "remove it, or use local_pref", "is for a router of another AS, and asn and local_asn are the same")
-		}
-	}
-	if r.LinkBandwidth != nil {
-		t.Choice("link_bandwidth", *r.LinkBandwidth, announce.LinkBandwidthOff, announce.LinkBandwidthBackends)
+	if r.Prepend != nil && *r.Prepend != 0 && !ebgp {
+		t.Bad("prepend", "remove it, or use local_pref", "is for a router of another AS, and asn and local_asn are the same")
 	}
 }
 

@@ -48,26 +48,26 @@ type Metrics struct {
 
 // Node is this host.
 type Node struct {
-	Name     string `toml:"name"`      // default: the host's name
-	Zone     string `toml:"zone"`      // the host's zone, as in the backends' zones; "": unknown
-	StateDir string `toml:"state_dir"` // absolute
+	Name     string `toml:"name"`                    // default: the host's name
+	Zone     string `toml:"zone" values:"name..253"` // the host's zone, as in the backends' zones; "": unknown
+	StateDir string `toml:"state_dir"`               // absolute
 }
 
 // Dataplane contains the settings of the dataplane.
 type Dataplane struct {
-	Mode              string         `toml:"mode"`                // ModeAuto, or one of Dataplanes
-	Role              string         `toml:"role"`                // RoleDirector or RoleRealServer
-	NodePortAddresses []AddressRange `toml:"node_port_addresses"` // empty: the host's primary addresses
-	Namespaces        []string       `toml:"namespaces"`          // of the services that this host serves; empty: all
-	Labels            []string       `toml:"labels"`              // "key" or "key=value", that each service which this host serves has
-	ResyncInterval    spec.Duration  `toml:"resync_interval"`     // interval of the checks for drift
-	Device            string         `toml:"device"`              // the interface with the VIPs
-	SkLookup          string         `toml:"sk_lookup"`           // SkLookupAuto or SkLookupNever
-	Connect           string         `toml:"connect"`             // ConnectOff, ConnectAuto or ConnectOn
-	ConnectNamespaces string         `toml:"connect_namespaces"`  // ConnectOwn or ConnectAll
-	ProxySocket       string         `toml:"proxy_socket"`        // of the process of the userspace dataplane; "": the agent is that process
+	Mode              string         `toml:"mode" values:"auto|ipvs|nft|proxy|off"`
+	Role              string         `toml:"role" values:"director|real-server"`
+	NodePortAddresses []AddressRange `toml:"node_port_addresses"`              // empty: the host's primary addresses
+	Namespaces        []string       `toml:"namespaces"`                       // of the services that this host serves; empty: all
+	Labels            []string       `toml:"labels"`                           // "key" or "key=value", that each service which this host serves has
+	ResyncInterval    spec.Duration  `toml:"resync_interval" values:"1s..24h"` // interval of the checks for drift
+	Device            string         `toml:"device"`                           // the interface with the VIPs
+	SkLookup          string         `toml:"sk_lookup" values:"auto|never"`
+	Connect           string         `toml:"connect" values:"off|auto|on"`
+	ConnectNamespaces string         `toml:"connect_namespaces" values:"own|all"`
+	ProxySocket       string         `toml:"proxy_socket"` // of the process of the userspace dataplane; "": the agent is that process
 	// HardStopAfter is how long the open connections of a dataplane that was replaced may go on.
-	HardStopAfter spec.Duration `toml:"hard_stop_after"`
+	HardStopAfter spec.Duration `toml:"hard_stop_after" values:"0s..168h"`
 }
 
 // Serves reports whether a host with these settings serves a service.
@@ -87,8 +87,7 @@ const (
 
 // The uses of the kernel's sk_lookup by the userspace dataplane.
 const (
-	SkLookupAuto  = "auto"
-	SkLookupNever = "never"
+	SkLookupAuto = "auto"
 )
 
 // The uses of balancing at connect(), beside the dataplane.
@@ -113,11 +112,11 @@ const (
 
 // IPAM contains the settings for the allocation of addresses and node ports.
 type IPAM struct {
-	Store      string         `toml:"store"`       // StoreBolt or StoreConsul: also for registrations and overrides
-	PodCIDRs   []netip.Prefix `toml:"pod_cidrs"`   // never assigned
-	ReuseDelay spec.Duration  `toml:"reuse_delay"` // cooldown of a released address
+	Store      string         `toml:"store" values:"bolt|consul"`    // also for registrations and overrides
+	PodCIDRs   []netip.Prefix `toml:"pod_cidrs"`                     // never assigned
+	ReuseDelay spec.Duration  `toml:"reuse_delay" values:"0s..168h"` // cooldown of a released address
 	// OrphanGrace is how long the leases of a service remain when no source defines it.
-	OrphanGrace spec.Duration `toml:"orphan_grace"`
+	OrphanGrace spec.Duration `toml:"orphan_grace" values:"1s..168h"`
 	NodePorts   PortRange     `toml:"node_ports"` // the range of assigned node ports
 }
 
@@ -132,25 +131,25 @@ type Pool struct {
 	Name       string         `toml:"name"`
 	CIDRs      []netip.Prefix `toml:"cidrs"`
 	Exclude    []netip.Prefix `toml:"exclude"`
-	AutoAssign bool           `toml:"auto_assign"` // for services that name no pool; default true
-	Namespaces []string       `toml:"namespaces"`  // of services that may have its addresses; none: all
-	Announce   string         `toml:"announce"`    // the mode of announcing; "": as [announce]
+	AutoAssign bool           `toml:"auto_assign"`                          // for services that name no pool; default true
+	Namespaces []string       `toml:"namespaces"`                           // of services that may have its addresses; none: all
+	Announce   string         `toml:"announce" values:"|off|l2|bgp|routes"` // the mode of announcing; "": as [announce]
 
 	// Of announcing; nil or empty: as [announce].
-	Priority    *int     `toml:"announce_priority"`
+	Priority    *int     `toml:"announce_priority" values:"0..255"`
 	Standby     *bool    `toml:"announce_standby"`
 	MinBackends *Least   `toml:"announce_min_backends"`
 	Interfaces  []string `toml:"announce_interfaces"`
 
 	BGP PoolBGP `toml:"bgp"`
 
-	AnnounceZone string `toml:"announce_zone"` // hosts of other zones are on standby; "": none
+	AnnounceZone string `toml:"announce_zone" values:"name..253"` // hosts of other zones are on standby; "": none
 }
 
 // Quota bounds what the services of one namespace may hold.
 type Quota struct {
 	Namespace string `toml:"namespace"`
-	Addresses int    `toml:"addresses"` // over all pools
+	Addresses int    `toml:"addresses" values:"0..2147483647"` // over all pools
 }
 
 // Defaults implements strict.Defaulter.
@@ -158,8 +157,8 @@ func (p *Pool) Defaults() { p.AutoAssign = true }
 
 // Log contains the settings of the agent's log.
 type Log struct {
-	Level  string `toml:"level"`  // "debug", "info", "warn" or "error"
-	Format string `toml:"format"` // "text" or "json"
+	Level  string `toml:"level" values:"debug|info|warn|error"`
+	Format string `toml:"format" values:"text|json"`
 }
 
 // MaxSize bounds the size in bytes of ironvip.toml and of the files that it names.
@@ -167,15 +166,11 @@ const MaxSize = 1 << 20
 
 // Defaults of ironvip.toml.
 const (
-	DefaultStateDir       = "/var/lib/ironvip"
-	DefaultSocket         = "/run/ironvip/ironvip.sock"
-	DefaultSocketMode     = 0o660
-	DefaultDevice         = "ironvip0"
-	DefaultResyncInterval = 30 * time.Second
-	DefaultHardStopAfter  = 10 * time.Minute
-	DefaultReuseDelay     = 5 * time.Minute
-	ConfigName            = "ironvip.toml"
-	ServicesDir           = "services.d"
+	DefaultStateDir = "/var/lib/ironvip"
+	DefaultSocket   = "/run/ironvip/ironvip.sock"
+	DefaultDevice   = "ironvip0"
+	ConfigName      = "ironvip.toml"
+	ServicesDir     = "services.d"
 )
 
 // Default returns the configuration of an empty file. It lacks what depends on the host: the node's
@@ -183,10 +178,10 @@ const (
 func Default() *Config {
 	return &Config{
 		Node: Node{StateDir: DefaultStateDir},
-		API:  API{Socket: DefaultSocket, SocketMode: DefaultSocketMode, RateLimit: DefaultAPIRate},
-		Dataplane: Dataplane{Mode: ModeAuto, Role: RoleDirector, ResyncInterval: spec.Duration(DefaultResyncInterval),
-			Device: DefaultDevice, SkLookup: SkLookupAuto, Connect: ConnectOff, ConnectNamespaces: ConnectOwn, HardStopAfter: spec.Duration(DefaultHardStopAfter)},
-		IPAM:   IPAM{Store: StoreBolt, ReuseDelay: spec.Duration(DefaultReuseDelay), OrphanGrace: spec.Duration(ipam.DefaultOrphanGrace), NodePorts: PortRange{30000, 32767}},
+		API:  API{Socket: DefaultSocket, SocketMode: 0o660, RateLimit: DefaultAPIRate},
+		Dataplane: Dataplane{Mode: ModeAuto, Role: RoleDirector, ResyncInterval: spec.Duration(30 * time.Second),
+			Device: DefaultDevice, SkLookup: SkLookupAuto, Connect: ConnectOff, ConnectNamespaces: ConnectOwn, HardStopAfter: spec.Duration(10 * time.Minute)},
+		IPAM:   IPAM{Store: StoreBolt, ReuseDelay: spec.Duration(ipam.DefaultReuseDelay), OrphanGrace: spec.Duration(ipam.DefaultOrphanGrace), NodePorts: PortRange(ipam.DefaultNodePorts)},
 		Health: health.NewConfig(), Announce: newAnnounce(), DNS: newDNS(),
 		Consul: Consul{Prefix: DefaultConsulPrefix},
 		Log:    Log{Level: "info", Format: "text"},

@@ -120,7 +120,7 @@ format = "json"
 	want := &Config{
 		Node: Node{Name: "lb1", Zone: "rack-7", StateDir: "/srv/state"},
 		API:  API{SocketMode: 0o600, Listen: "[::1]:7480", RateLimit: 50},
-		Dataplane: Dataplane{Mode: ModeIPVS, Role: RoleRealServer, ResyncInterval: spec.Duration(10 * time.Second), Device: "vips", SkLookup: SkLookupNever, Connect: ConnectAuto, ConnectNamespaces: ConnectAll, HardStopAfter: spec.Duration(time.Minute),
+		Dataplane: Dataplane{Mode: ModeIPVS, Role: RoleRealServer, ResyncInterval: spec.Duration(10 * time.Second), Device: "vips", SkLookup: "never", Connect: ConnectAuto, ConnectNamespaces: ConnectAll, HardStopAfter: spec.Duration(time.Minute),
 			Namespaces: []string{"shop", "pay"}, Labels: []string{"tier=web"},
 			NodePortAddresses: []AddressRange{{prefix("192.0.2.1/32")}, {prefix("198.51.100.0/24")}}},
 		IPAM: IPAM{Store: "consul", ReuseDelay: spec.Duration(time.Hour), OrphanGrace: spec.Duration(2 * time.Minute), NodePorts: PortRange{31000, 31999},
@@ -202,6 +202,11 @@ func TestParseRefuses(t *testing.T) {
 		{"interfaces of a pool", "[[pool]]\nname = 'a'\ncidrs = ['10.0.0.0/24']\nannounce_interfaces = ['eth0', 'all', 'eth0', 'ironvip0']", []string{
 			`c.toml:4: pool[0].announce_interfaces[1]: "all" is not a name for an interface | write a name such as "eth0"`, `c.toml:4: pool[0].announce_interfaces[2]: "eth0" is defined twice`,
 			`c.toml:4: pool[0].announce_interfaces[3]: "ironvip0" has the VIPs, and no network`}},
+		{"roles", "[[api.role]]\nuser = 'a'\n[[api.role]]\nrole = 'opertor'\nuser = 'a'\n[[api.role]]\nrole = 1\nuser = 'b'\n[[api.role]]\nrole = 'viewer'\nbackends = ['10.0.0.0/8']", []string{
+			`c.toml:1: api.role[0].role: is required | use viewer, registrar, operator or admin`, `c.toml:4: api.role[1].role: "opertor" is not a role | did you mean "operator"? use viewer, registrar, operator, admin`,
+			`c.toml:7: api.role[2].role: wants a string, has the number 1 | use viewer, registrar`, `c.toml:9: api.role[3]: names nobody who gets the role | add user`, `c.toml:11: api.role[3].backends: only a registrar is limited to backends`}},
+		{"routers without AS numbers", "[announce]\nbgp = [{ peer = '10.0.0.1', asn = 1 },\n{ peer = '10.0.0.2', asn = 1, local_asn = 2, port = 0 }]", []string{
+			`c.toml:2: announce.bgp[0].local_asn: is required | write the AS number`, `c.toml:3: announce.bgp[1].port: 0 is out of bounds | use 1 to 65535`}},
 		{"a router twice", "[announce]\n[[announce.bgp]]\npeer = '10.0.0.1'\nasn = 65000\nlocal_asn = 65010\n[[announce.bgp]]\npeer = '10.0.0.1'\nasn = 65000\nlocal_asn = 65010", []string{
 			`c.toml:6: announce.bgp[1]: is the same router as announce.bgp[0] | remove one of them`}},
 		{"connections of routers", "[announce]\n[[announce.bgp]]\npeer = '10.0.0.1'\nasn = 65000\nlocal_asn = 65010\nsource = 'fd00::1'\nvrf = 'a/b'\nport = 0\npeer_limit = 3\n" +

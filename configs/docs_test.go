@@ -5,94 +5,48 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ironvip/ironvip/configs/reference"
-	"github.com/ironvip/ironvip/internal/consulclient"
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/sources/consul"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// documented returns the keys of the tables under a heading of a reference page: the first cell of
-// each row, in backquotes. Without a heading, it reads the whole page.
-func documented(t *testing.T, page, heading string) []string {
-	t.Helper()
-	text, err := os.ReadFile("../docs/" + page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	section := string(text)
-	if heading != "" {
-		_, rest, found := strings.Cut(section, "\n"+heading)
-		if !found {
-			t.Fatalf("%s has no %q", page, heading)
-		}
-		section = rest
-		if end := strings.Index(section, "\n#"); end >= 0 {
-			section = section[:end]
-		}
-	}
-	var keys []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(section, -1) {
-		keys = append(keys, row[1])
-	}
-	slices.Sort(keys)
-	return keys
-}
+// sections are the tables of ironvip.toml that occur once.
+var sections = map[string]any{"node": Node{}, "api": API{}, "dataplane": Dataplane{}, "ipam": IPAM{}, "health": Health{}, "metrics": Metrics{}, "announce": Announce{}, "dns": DNS{}, "consul": Consul{}, "log": Log{}}
 
-// Every key that is read has a row in its reference page, and there are no other rows.
-func TestReferencePagesAreComplete(t *testing.T) {
-	service := append(strict.Keys(spec.Service{}), "affinity.timeout")
-	slices.Sort(service)
-	var config []string
-	for section, shape := range map[string]any{"node": Node{}, "api": API{}, "dataplane": Dataplane{}, "ipam": IPAM{}, "health": Health{}, "metrics": Metrics{}, "announce": Announce{}, "dns": DNS{}, "consul": Consul{}, "log": Log{}} {
+// Every key that is read has a row, and there are no other rows.
+func TestReferenceIsComplete(t *testing.T) {
+	keys := map[string][]string{"Pool": strict.Keys(Pool{}), "Quota": strict.Keys(Quota{}), "Role": strict.Keys(access.Rule{}), "Router": strict.Keys(BGPPeer{}),
+		"Route": append(strict.Keys(PoolBGP{}), strict.Keys(BGPMatch{})...), "Source": strict.Keys(Source{}), "Hook": strict.Keys(Hook{}), "Service": append(strict.Keys(spec.Service{}), "affinity.timeout"),
+		"Port": strict.Keys(spec.Port{}), "Backend": strict.Keys(spec.Backend{}), "HealthCheck": strict.Keys(spec.HealthCheck{})}
+	for section, shape := range sections {
 		for _, key := range strict.Keys(shape) {
-			config = append(config, section+"."+key)
+			keys["Config"] = append(keys["Config"], section+"."+key)
 		}
 	}
-	slices.Sort(config)
-	// A key that several types of sources have is documented once.
-	sourceKeys := strict.Keys(Source{})
-	allTypes := true
-	for _, typ := range sourceTypes {
-		if typ.new == nil { // not in this build
-			allTypes = false
-			continue
+	for _, shape := range Shapes() { // a key that several types of sources have is documented once
+		keys["Source"] = append(keys["Source"], strict.Keys(shape)...)
+	}
+	for name, want := range keys {
+		slices.Sort(want)
+		want = slices.Compact(want)
+		var got []string
+		for _, row := range reference.Tables[name] {
+			if name != "Source" || len(Shapes()) == len(sourceTypes) || slices.Contains(want, row.Key) { // else it is of a type that this build lacks
+				got = append(got, row.Key)
+			}
 		}
-		sourceKeys = append(sourceKeys, strict.Keys(typ.new())...)
-	}
-	slices.Sort(sourceKeys)
-	routeKeys := slices.Concat(strict.Keys(PoolBGP{}), strict.Keys(BGPMatch{}))
-	slices.Sort(routeKeys)
-	lists := slices.Concat(strict.Keys(Pool{}), slices.Compact(routeKeys), strict.Keys(Quota{}), strict.Keys(BGPPeer{}), strict.Keys(APIRole{}), strict.Keys(Hook{}), slices.Compact(sourceKeys))
-	for _, test := range []struct {
-		page, heading string
-		want          []string
-	}{
-		{"services.md", "## Fields of a service", service},
-		{"services.md", "## Fields of a port", strict.Keys(spec.Port{})},
-		{"services.md", "## Fields of a backend", strict.Keys(spec.Backend{})},
-		{"health.md", "## Fields of a health check", strict.Keys(spec.HealthCheck{})},
-	} {
-		if got := documented(t, test.page, test.heading); !slices.Equal(got, test.want) {
-			t.Errorf("%s, %s has rows for\n%v, the code reads\n%v", test.page, test.heading, got, test.want)
-		}
-	}
-	config = append(config, lists...)
-	slices.Sort(config)
-	got := slices.DeleteFunc(documented(t, "config.md", "## Keys"), func(k string) bool {
-		return strings.Contains(k, "/") || !allTypes && !slices.Contains(config, k)
-	})
-	if !allTypes { // a key of several lists may be one of a source that this build lacks
-		got, config = slices.Compact(got), slices.Compact(config)
-	}
-	if !slices.Equal(got, config) {
-		t.Errorf("config.md has rows for\n%v, the code reads\n%v", got, config)
+		slices.Sort(got)
+		expect.Equal(t, fmt.Sprint(got), fmt.Sprint(want), "rows of the table %s, and the keys that are read", name)
 	}
 	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"announce", "api", "consul", "dataplane", "dns", "health", "hook", "ipam", "log", "metrics", "node", "pool", "quota", "source"}) {
 		t.Errorf("sections %v: is one of them missing from this test and from config.md?", top)
@@ -157,19 +111,40 @@ func markdown(keys reference.Table, columns []string) string {
 	return b.String()
 }
 
-// The numbers and names of the pages equal those of the code.
-func TestReferenceStatesTheDefaults(t *testing.T) {
-	d := Default()
-	for page, wants := range map[string][]string{
-		"config.md": {"`" + d.Node.StateDir + "`", "`" + d.API.Socket + "`", `"` + d.API.SocketMode.String() + `"`, "`" + d.Dataplane.Mode + "`",
-			`"` + d.Dataplane.ResyncInterval.String() + `"`, "`" + d.Dataplane.Device + "`", `"` + d.Dataplane.HardStopAfter.String() + `"`, `"` + d.IPAM.ReuseDelay.String() + `"`, `"` + d.IPAM.OrphanGrace.String() + `"`, `"` + d.IPAM.NodePorts.String() + `"`,
-			"`" + consulclient.DefaultAddress + "`", "`" + DefaultConsulPrefix + "`", "`" + consul.DefaultTag + "`", "`" + d.Health.Default + "`",
-			`"` + d.Announce.Heartbeat.String() + `"`, `"` + d.Announce.Settle.String() + `"`, `"` + d.Announce.Hold.String() + `"`, `"` + d.Announce.Listen + `"`, "`" + d.Announce.Socket + "`",
-			"`" + d.DNS.Domain + "`", `"` + d.DNS.TTL.String() + `"`, `"` + d.DNS.NegativeTTL.String() + `"`, fmt.Sprint("up to ", MaxDomain, " bytes")},
-		"services.md": {"up to 10,000", "1 to 256", "up to 64;", "0 to 65535", "up to 4 MiB"},
-	} {
-		mentions(t, page, wants...)
+// A row states the words and the bounds of its key, and the default, as the code has them.
+func TestReferenceStatesValues(t *testing.T) {
+	check := func(table reference.Table, prefix string, shape any) {
+		for _, f := range fields(reflect.TypeOf(shape)) {
+			name, _, _ := strings.Cut(f.Tag.Get("toml"), ",")
+			v := strict.ValuesOf(f)
+			row, _ := table.Find(prefix + name)
+			if strings.HasPrefix(row.Values, "as ") || row.Values == "" && prefix == "" || v.IsName() {
+				continue
+			}
+			for _, want := range append(v.Words, v.Low, v.High) {
+				expect.Contains(t, row.Values, want, "the values of %s%s", prefix, name)
+			}
+		}
 	}
+	for section, shape := range sections {
+		check(reference.Config, section+".", shape)
+	}
+	check(reference.Pool, "", Pool{})
+	check(reference.Quota, "", Quota{})
+	check(reference.Router, "", BGPPeer{})
+	check(reference.Route, "", PoolBGP{})
+	check(reference.Hook, "", Hook{})
+	for _, shape := range Shapes() {
+		check(reference.Source, "", reflect.ValueOf(shape).Elem().Interface())
+	}
+	for _, v := range Default().Values() {
+		row, _ := reference.Config.Find(v.Key)
+		if word := strings.Trim(v.Value, `"`); word != "" && word != "[]" {
+			expect.Contains(t, row.Default, word, "the default of %s", v.Key)
+		}
+	}
+	mentions(t, "config.md", fmt.Sprint("up to ", MaxDomain, " bytes"), "`"+consul.DefaultTag+"`")
+	mentions(t, "services.md", "up to 10,000", "1 to 256", "up to 64;", "0 to 65535", "up to 4 MiB")
 }
 
 // mentions checks that a reference page has some texts.

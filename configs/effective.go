@@ -31,7 +31,7 @@ func (c *Config) values(table reflect.Value, path string, out *[]Value) {
 		v, key := table.FieldByIndex(f.Index), strict.Join(path, name)
 		switch {
 		case name == "" || v.Kind() == reflect.Pointer && v.IsNil():
-		case v.Kind() == reflect.Slice && isTable(v.Type().Elem()):
+		case v.Kind() == reflect.Slice && strict.IsTable(v.Type().Elem()):
 			for i := range v.Len() {
 				at := strict.Index(key, i)
 				c.values(v.Index(i), at, out)
@@ -39,7 +39,7 @@ func (c *Config) values(table reflect.Value, path string, out *[]Value) {
 					c.values(reflect.ValueOf(s.Config).Elem(), at, out)
 				}
 			}
-		case isTable(v.Type()):
+		case strict.IsTable(v.Type()):
 			c.values(v, key, out)
 		default:
 			value := Value{Key: key, Value: inTOML(v), Origin: "default"}
@@ -56,11 +56,6 @@ func fields(t reflect.Type) []reflect.StructField {
 	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool {
 		return f.Tag.Get("toml") == "-" || !f.IsExported() || f.Anonymous
 	})
-}
-
-// isTable reports whether a type is a table of keys, not a value with a text form.
-func isTable(t reflect.Type) bool {
-	return t.Kind() == reflect.Struct && !t.Implements(reflect.TypeFor[fmt.Stringer]())
 }
 
 // inTOML writes a value as in ironvip.toml.

@@ -69,7 +69,11 @@ func draft(path string, data []byte) (*Config, []vip.Problem) {
 	}
 	c := Default()
 	c.Path, c.doc = path, doc
-	check := tomlfile.NewChecker(doc, strict.Decode(doc.Tree, c, ""))
+	undecoded, outside := strict.DecodeValues(doc.Tree, c, "")
+	check := tomlfile.NewChecker(doc, undecoded)
+	for _, p := range outside {
+		check.Add(p.Field, p)
+	}
 	c.check(check)
 	return c, check.Problems()
 }

@@ -2,12 +2,10 @@ package configs
 
 import (
 	"fmt"
-	"math"
 	"net/netip"
 	"path"
 	"regexp"
 	"strings"
-	"time"
 
 	"github.com/ironvip/ironvip/hook"
 	"github.com/ironvip/ironvip/internal/tomlfile"
@@ -17,13 +15,8 @@ import (
 
 // Bounds of ironvip.toml.
 const (
-	MinResyncInterval = time.Second
-	MaxResyncInterval = 24 * time.Hour
-	MaxHardStopAfter  = 7 * 24 * time.Hour
-	MaxReuseDelay     = 7 * 24 * time.Hour
-	minOrphanGrace    = time.Second
-	maxPatterns       = 100
-	maxDevice         = 15 // bytes; IFNAMSIZ is 16 with the terminating zero
+	maxPatterns = 100
+	maxDevice   = 15 // bytes; IFNAMSIZ is 16 with the terminating zero
 )
 
 // check validates a decoded configuration and fills in what depends on the host.
@@ -32,7 +25,6 @@ func (c *Config) check(doc *tomlfile.Checker) {
 	c.checkAPI(doc.In("api"))
 	c.checkDataplane(doc.In("dataplane"))
 	c.checkIPAM(doc.In("ipam"))
-	c.Health.Check(doc.In("health"))
 	c.checkMetrics(doc.In("metrics"))
 	c.checkConsul(doc)
 	c.checkPools(doc)
@@ -40,8 +32,6 @@ func (c *Config) check(doc *tomlfile.Checker) {
 	c.checkDNS(doc.In("dns"))
 	c.checkSources(doc)
 	hook.Check(doc, c.Hooks)
-	doc.Choice("log.level", c.Log.Level, "debug", "info", "warn", "error")
-	doc.Choice("log.format", c.Log.Format, "text", "json")
 }
 
 func (c *Config) checkNode(t *tomlfile.Checker) {
@@ -50,24 +40,16 @@ func (c *Config) checkNode(t *tomlfile.Checker) {
 		n.Name = hostName()
 	}
 	t.Word("name", n.Name)
-	t.Word("zone", n.Zone)
 	t.Absolute("state_dir", n.StateDir)
 }
 
 func (c *Config) checkDataplane(t *tomlfile.Checker) {
 	d := &c.Dataplane
-	t.Choice("mode", d.Mode, append([]string{ModeAuto}, Modes()...)...)
-	t.Choice("role", d.Role, RoleDirector, RoleRealServer)
 	if k := DataplaneOf(d.Mode); d.Role == RoleRealServer && k != nil && !k.RealServer {
 		t.Bad("role", `set dataplane.mode to "auto" or "ipvs"`, "a real server needs the kernel: dataplane.mode %q has no part in direct routing and tunnels", d.Mode)
 	}
 	t.List("namespaces", d.Namespaces, t.Label)
 	checkLabels(t, d.Labels)
-	t.Between("resync_interval", d.ResyncInterval, MinResyncInterval, MaxResyncInterval, `use "1s" to "24h"`)
-	t.Between("hard_stop_after", d.HardStopAfter, 0, MaxHardStopAfter, `use "0s" to "168h"`)
-	t.Choice("sk_lookup", d.SkLookup, SkLookupAuto, SkLookupNever)
-	t.Choice("connect", d.Connect, ConnectOff, ConnectAuto, ConnectOn)
-	t.Choice("connect_namespaces", d.ConnectNamespaces, ConnectOwn, ConnectAll)
 	if d.Role == RoleRealServer && d.Connect == ConnectOn {
 		t.Bad("connect", `set dataplane.connect to "off"`, "a real server balances nothing")
 	}
@@ -94,11 +76,7 @@ func checkLabels(t *tomlfile.Checker, labels []string) {
 }
 
 func (c *Config) checkIPAM(t *tomlfile.Checker) {
-	i := &c.IPAM
-	t.Choice("store", i.Store, StoreBolt, StoreConsul)
-	t.Between("reuse_delay", i.ReuseDelay, 0, MaxReuseDelay, `use "0s" to "168h"`)
-	t.Between("orphan_grace", i.OrphanGrace, minOrphanGrace, MaxReuseDelay, `use "1s" to "168h"`)
-	for n, p := range i.PodCIDRs {
+	for n, p := range c.IPAM.PodCIDRs {
 		checkPrefix(t, strict.Index("pod_cidrs", n), p)
 	}
 }
@@ -151,7 +129,6 @@ func (c *Config) checkPools(doc *tomlfile.Checker) {
 			t.Bad("namespace", "keep one of the two", "%s has a quota in %s, too", strict.Quote(q.Namespace), doc.Place(other))
 		}
 		first[q.Namespace] = key
-		between(t, "addresses", q.Addresses, 0, math.MaxInt32)
 	}
 }
 

@@ -16,16 +16,11 @@ import (
 // FileMode is a file permission written in octal: "0660".
 type FileMode os.FileMode
 
-// FromTree implements strict.Value.
-func (m *FileMode) FromTree(raw any) error {
-	const hint = `write it in octal, in quotes: "0660"`
-	s, ok := raw.(string)
-	if !ok {
-		return vip.Problem{Code: vip.CodeInvalid, Message: "wants a string, has " + strict.Describe(raw), Hint: hint}
-	}
-	n, err := strconv.ParseUint(s, 8, 32)
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *FileMode) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseUint(string(text), 8, 32)
 	if err != nil || n > 0o777 {
-		return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(s) + " is not a file mode", Hint: hint}
+		return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(string(text)) + " is not a file mode", Hint: `write it in octal, in quotes: "0660"`}
 	}
 	*m = FileMode(n)
 	return nil
@@ -37,36 +32,22 @@ func (m FileMode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
 // AddressRange is a prefix, written as a prefix or as a single address.
 type AddressRange struct{ netip.Prefix }
 
-// FromTree implements strict.Value.
-func (r *AddressRange) FromTree(raw any) error {
-	const hint = `write "192.0.2.10", or "192.0.2.0/24" for every address of a range`
-	s, ok := raw.(string)
-	if !ok {
-		return vip.Problem{Code: vip.CodeInvalid, Message: "wants a string, has " + strict.Describe(raw), Hint: hint}
-	}
-	var err error
-	r.Prefix, err = spec.ParseRange(s)
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (r *AddressRange) UnmarshalText(text []byte) (err error) {
+	r.Prefix, err = spec.ParseRange(string(text))
 	return err
 }
-
-// UnmarshalText reads the same as FromTree. It overrides the method of the embedded prefix.
-func (r *AddressRange) UnmarshalText(b []byte) error { return r.FromTree(string(b)) }
 
 // PortRange is an inclusive range of ports: "30000-32767".
 type PortRange struct{ First, Last uint16 }
 
-// FromTree implements strict.Value.
-func (r *PortRange) FromTree(raw any) error {
-	const hint = `write it as "30000-32767"`
-	s, ok := raw.(string)
-	if !ok {
-		return vip.Problem{Code: vip.CodeInvalid, Message: "wants a string, has " + strict.Describe(raw), Hint: hint}
-	}
-	low, high, found := strings.Cut(s, "-")
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (r *PortRange) UnmarshalText(text []byte) error {
+	low, high, found := strings.Cut(string(text), "-")
 	first, err1 := strconv.ParseUint(strings.TrimSpace(low), 10, 16)
 	last, err2 := strconv.ParseUint(strings.TrimSpace(high), 10, 16)
 	if !found || err1 != nil || err2 != nil || first == 0 || first > last {
-		return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(s) + " is not a range of ports", Hint: hint}
+		return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(string(text)) + " is not a range of ports", Hint: `write it as "30000-32767"`}
 	}
 	*r = PortRange{uint16(first), uint16(last)}
 	return nil

@@ -19,17 +19,17 @@ import (
 // Config is a [[hook]] of ironvip.toml: a program or a webhook, and the events that it gets.
 type Config struct {
 	Name       string        `toml:"name"`
-	Events     []string      `toml:"events"`      // kinds, as patterns of path.Match
-	Services   []string      `toml:"services"`    // NAMESPACE/NAME, as patterns; empty: all
-	Objects    []string      `toml:"objects"`     // patterns; empty: all
-	Command    []string      `toml:"command"`     // a program and its arguments, or
-	URL        string        `toml:"url"`         // a webhook
-	SecretFile string        `toml:"secret_file"` // the key of the webhook's signatures
-	CAFile     string        `toml:"ca_file"`     // the authorities of the webhook's certificate, in PEM; "": the host's
-	CertFile   string        `toml:"cert_file"`   // the certificate of the agent there, in PEM; "": none
-	KeyFile    string        `toml:"key_file"`    // its key
-	Timeout    spec.Duration `toml:"timeout"`     // of a run or a request
-	Queue      int           `toml:"queue"`       // the most events that wait
+	Events     []string      `toml:"events"`                     // kinds, as patterns of path.Match
+	Services   []string      `toml:"services"`                   // NAMESPACE/NAME, as patterns; empty: all
+	Objects    []string      `toml:"objects"`                    // patterns; empty: all
+	Command    []string      `toml:"command"`                    // a program and its arguments, or
+	URL        string        `toml:"url"`                        // a webhook
+	SecretFile string        `toml:"secret_file"`                // the key of the webhook's signatures
+	CAFile     string        `toml:"ca_file"`                    // the authorities of the webhook's certificate, in PEM; "": the host's
+	CertFile   string        `toml:"cert_file"`                  // the certificate of the agent there, in PEM; "": none
+	KeyFile    string        `toml:"key_file"`                   // its key
+	Timeout    spec.Duration `toml:"timeout" values:"100ms..5m"` // of a run or a request
+	Queue      int           `toml:"queue" values:"10..10000"`   // the most events that wait
 }
 
 // Bounds of a hook.
@@ -39,10 +39,7 @@ const (
 	maxSecret      = 4 << 10 // bytes
 	minSecret      = 16
 	DefaultTimeout = 10 * time.Second
-	minTimeout     = 100 * time.Millisecond
-	maxTimeout     = 5 * time.Minute
 	DefaultQueue   = 1000
-	minQueue       = 10 // with one event in delivery, there are others to drop
 	maxQueue       = 10000
 )
 
@@ -85,10 +82,6 @@ func (c *Config) check(t *tomlfile.Checker) {
 		}
 	})
 	t.List("objects", c.Objects, isPattern)
-	t.Between("timeout", c.Timeout, minTimeout, maxTimeout, `use "100ms" to "5m"`)
-	if c.Queue < minQueue || c.Queue > maxQueue {
-		t.Bad("queue", fmt.Sprintf("use %d to %d", minQueue, maxQueue), "%d is out of bounds", c.Queue)
-	}
 	at, err := url.Parse(c.URL)
 	switch {
 	case len(c.Command) == 0 && c.URL == "":

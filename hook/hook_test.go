@@ -206,7 +206,7 @@ func TestWebhook(t *testing.T) {
 		}
 		return false
 	}
-	a := create(t, bucket(t), r.hook("pager", func(c *Config) { c.Timeout = spec.Duration(minTimeout) })).run()
+	a := create(t, bucket(t), r.hook("pager", func(c *Config) { c.Timeout = spec.Duration(100 * time.Millisecond) })).run()
 	a.add("node_lost", 6)
 	a.empty()
 	expect.SameList(t, r.objects(), numbers(6))
@@ -407,7 +407,7 @@ func TestReceiversDelayNothingElse(t *testing.T) {
 		return false
 	})
 	words, output := script(t, `echo >>$out; exec sleep 1000`)
-	long := func(c *Config) { c.Timeout = spec.Duration(maxTimeout) }
+	long := func(c *Config) { c.Timeout = spec.Duration(5 * time.Minute) }
 	good := newReceiver(t, nil)
 	hooks := []Config{dead.hook("dead", long), settings("hang", func(c *Config) { c.Command = words; long(c) }), good.hook("good", nil)}
 	a := create(t, s, hooks...).run()
@@ -439,7 +439,7 @@ func TestFullQueue(t *testing.T) {
 		<-q.Context().Done()
 		return false
 	})
-	small := r.hook("small", func(c *Config) { c.Queue, c.Timeout = 10, spec.Duration(maxTimeout) })
+	small := r.hook("small", func(c *Config) { c.Queue, c.Timeout = 10, spec.Duration(5 * time.Minute) })
 	a := create(t, s, small).run()
 	a.add("node_lost", 1)
 	<-asked

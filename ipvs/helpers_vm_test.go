@@ -36,7 +36,10 @@ func newPlane(t testing.TB, node *netlab.Node, change ...func(*Options)) *planeI
 }
 
 // writes returns the number of changes of all kinds.
-func (p *planeIn) writes() uint64 { return p.Stats().Writes() + p.VIPs.Writes() }
+func (p *planeIn) writes() uint64 {
+	s := p.Stats()
+	return s.WritesSent + s.NFTMessages + p.VIPs.Writes()
+}
 
 func (p *planeIn) change(t testing.TB, old, new *vip.Frontend) {
 	t.Helper()

@@ -51,12 +51,6 @@ func (o *op) String() string {
 	return fmt.Sprintf("ipvs command %d on %s", o.cmd, o.service.Key)
 }
 
-// desired returns what the kernel must have for f. The service is one by mark unless
-// mark is 0.
-func desired(f *vip.Frontend, mark uint32) kernel.State {
-	return kernel.State{Service: desiredService(f, mark), Dests: appendDests(make([]kernel.Dest, 0, len(f.Backends)), f)}
-}
-
 func desiredService(f *vip.Frontend, mark uint32) kernel.Service {
 	s := kernel.Service{Key: f.Key, Mark: mark, Scheduler: f.Scheduler.String(), Netmask: kernel.Netmask4}
 	if f.Key.Addr.Is6() {

@@ -347,3 +347,8 @@ func TestSame(t *testing.T) {
 	b := changed(func(f *vip.Frontend) { f.Kind, f.Masquerade = vip.OnHost, vip.MasqueradeAlways })
 	expect.True(t, target.Same(a, b), "auto and always differ for a node port")
 }
+
+// desired returns what the kernel must have for f. The service is one by mark unless mark is 0.
+func desired(f *vip.Frontend, mark uint32) kernel.State {
+	return kernel.State{Service: desiredService(f, mark), Dests: appendDests(make([]kernel.Dest, 0, len(f.Backends)), f)}
+}

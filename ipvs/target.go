@@ -51,9 +51,6 @@ type Stats struct {
 	TablesRead     uint64 // readings of the kernel's table of all connections
 }
 
-// Writes is the number of changes of all kinds.
-func (s Stats) Writes() uint64 { return s.WritesSent + s.NFTMessages }
-
 // Target is the IPVS dataplane: a reconcile.Plane. It works in the network namespace of the calling thread, so
 // all calls must come from threads of one namespace.
 type Target struct {

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/ironvip/ironvip/internal/consulclient"
 	"github.com/ironvip/ironvip/internal/event"
@@ -76,13 +75,9 @@ type Block struct {
 	Consul consulclient.Config // [consul], for a source without its own server
 }
 
-// MaxShrinkGuard is the longest shrink_guard.
-const MaxShrinkGuard = 24 * time.Hour
-
-// Follower checks the keys that all sources following a server have: pool and shrink_guard.
-func (b *Block) Follower(pool string, guard spec.Duration) {
+// CheckPool checks the pool of services that name none.
+func (b *Block) CheckPool(pool string) {
 	if pool != "" && !slices.Contains(b.Pools, pool) {
 		b.Bad("pool", "name one of the [[pool]] blocks, or leave it out", "there is no pool %s", strict.Quote(pool))
 	}
-	b.Between("shrink_guard", guard, 0, MaxShrinkGuard, `use "0s" (not at all) to "24h"`)
 }

@@ -92,8 +92,5 @@ func (c *Conn) Write(to netip.AddrPort, packet []byte) error {
 	return err
 }
 
-// Addr returns the local address.
-func (c *Conn) Addr() net.Addr { return c.udp.LocalAddr() }
-
 // Close closes the socket.
 func (c *Conn) Close() error { return c.udp.Close() }

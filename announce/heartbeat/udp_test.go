@@ -18,7 +18,7 @@ import (
 func TestWriteErrors(t *testing.T) {
 	c := must.Get(Listen("127.0.0.1:0"))(t)
 	defer c.Close()
-	to := netip.MustParseAddrPort(c.Addr().String())
+	to := netip.MustParseAddrPort(c.udp.LocalAddr().String())
 	expect.Succeed(t, c.Write(to, []byte("x")))
 	for fault, want := range map[error]error{unix.ENOBUFS: ErrBusy, unix.EAGAIN: ErrBusy, unix.EHOSTUNREACH: unix.EHOSTUNREACH} {
 		c.sendto = func([]byte, netip.AddrPort) (int, error) { return 0, fault }
@@ -41,7 +41,7 @@ func TestQueueOfTheInterface(t *testing.T) {
 		return c
 	}
 	from, to := listen(a), listen(b)
-	port := netip.MustParseAddrPort(to.Addr().String()).Port()
+	port := netip.MustParseAddrPort(to.udp.LocalAddr().String()).Port()
 	packet := make([]byte, 100)
 	for _, addr := range []netip.Addr{b.Addr4, b.Addr6} {
 		for i := range 3 {

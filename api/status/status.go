@@ -63,11 +63,6 @@ type Frontend struct {
 // Pending reports whether the dataplane has not tried the newest row yet.
 func (f *Frontend) Pending() bool { return f.Applied == nil || f.Applied.Tried.Rev < f.Rev }
 
-// Leaves reports whether an endpoint is leaving.
-func (f *Frontend) Leaves() bool {
-	return slices.ContainsFunc(f.Frontend.Backends, vip.Endpoint.IsLeaving)
-}
-
 // Report is the status of a service.
 type Report struct {
 	State State

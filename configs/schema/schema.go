@@ -13,16 +13,17 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/configs/reference"
-	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/hook"
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // Node is a JSON Schema.
@@ -60,7 +61,7 @@ func Services() Node {
 var nested = map[reflect.Type]reference.Table{
 	reflect.TypeFor[configs.Pool]():     reference.Pool,
 	reflect.TypeFor[configs.Quota]():    reference.Quota,
-	reflect.TypeFor[configs.APIRole]():  reference.Role,
+	reflect.TypeFor[access.Rule]():      reference.Role,
 	reflect.TypeFor[configs.BGPPeer]():  reference.Router,
 	reflect.TypeFor[configs.PoolBGP]():  reference.Route,
 	reflect.TypeFor[configs.BGPMatch](): reference.Route,
@@ -111,6 +112,7 @@ var values = map[reflect.Type]func() Node{
 	reflect.TypeFor[configs.PeerAddress]():   func() Node { return text("") },
 	reflect.TypeFor[configs.FileMode]():      func() Node { return text(`^0?[0-7]{1,3}$`) },
 	reflect.TypeFor[configs.PortRange]():     func() Node { return text(`^ *[0-9]+ *- *[0-9]+ *$`) },
+	reflect.TypeFor[access.Role]():           func() Node { return Node{"type": "string", "enum": access.Roles()} },
 	reflect.TypeFor[share.Probers](): func() Node {
 		return either(Node{"enum": []any{"auto", "all"}}, Node{"type": "integer", "minimum": 1, "maximum": 100})
 	},
@@ -124,26 +126,13 @@ var values = map[reflect.Type]func() Node{
 
 func either(of ...Node) Node { return Node{"anyOf": of} }
 
-// words are the values of keys that take one of a few words. A key of a list is that of its items.
+// words are the values of fields of a service that take one of a few words. A key of a list is that of its items.
 var words = map[reflect.Type]map[string][]string{
-	reflect.TypeFor[configs.Dataplane](): {"mode": append([]string{configs.ModeAuto}, configs.Modes()...), "role": {configs.RoleDirector, configs.RoleRealServer}},
-	reflect.TypeFor[configs.IPAM]():      {"store": {configs.StoreBolt, configs.StoreConsul}},
-	reflect.TypeFor[health.Config]():     {"default": {health.DefaultTCP, health.DefaultNone}},
-	reflect.TypeFor[configs.Announce]():  {"mode": announce.Modes()},
-	reflect.TypeFor[configs.Pool]():      {"announce": append([]string{""}, announce.Modes()...)},
-	reflect.TypeFor[configs.BGPPeer]():   {"link_bandwidth": linkBandwidths},
-	reflect.TypeFor[configs.PoolBGP]():   {"link_bandwidth": linkBandwidths},
-	reflect.TypeFor[configs.BGPMatch]():  {"link_bandwidth": linkBandwidths},
-	reflect.TypeFor[configs.APIRole]():   {"role": {"viewer", "registrar", "operator", "admin"}},
-	reflect.TypeFor[configs.DNS]():       {"resolver": {configs.ResolverNone, configs.ResolverResolved}},
-	reflect.TypeFor[configs.Log]():       {"level": {"debug", "info", "warn", "error"}, "format": {"text", "json"}},
-	reflect.TypeFor[spec.Service]():      choices(spec.Fields),
-	reflect.TypeFor[spec.HealthCheck]():  choices(spec.CheckFields),
-	reflect.TypeFor[spec.Port]():         {"protocol": {"tcp", "udp", "sctp"}},
-	reflect.TypeFor[spec.Backend]():      {"state": {"ready", "drain", "maint", "terminating"}},
+	reflect.TypeFor[spec.Service]():     choices(spec.Fields),
+	reflect.TypeFor[spec.HealthCheck](): choices(spec.CheckFields),
+	reflect.TypeFor[spec.Port]():        {"protocol": {"tcp", "udp", "sctp"}},
+	reflect.TypeFor[spec.Backend]():     {"state": {"ready", "drain", "maint", "terminating"}},
 }
-
-var linkBandwidths = []string{announce.LinkBandwidthOff, announce.LinkBandwidthBackends}
 
 // choices returns the words of the fields that have some.
 func choices(fields []spec.Field) map[string][]string {
@@ -166,6 +155,7 @@ func table(t reflect.Type, docs reference.Table, prefix string) Node {
 			continue
 		}
 		node := value(f.Type, docs, prefix+name+".")
+		limit(node, strict.ValuesOf(f))
 		if of := words[t][name]; of != nil {
 			if items, list := node["items"]; list {
 				items.(Node)["enum"] = of
@@ -186,6 +176,20 @@ func table(t reflect.Type, docs reference.Table, prefix string) Node {
 		out["required"] = required
 	}
 	return out
+}
+
+// limit adds the values that a key has. A schema has no bounds for times.
+func limit(node Node, v strict.Values) {
+	low, err1 := strconv.Atoi(v.Low)
+	high, err2 := strconv.Atoi(v.High)
+	switch {
+	case v.Words != nil:
+		node["enum"] = v.Words
+	case v.IsName():
+		node["pattern"] = `^\S{0,` + v.High + `}$`
+	case err1 == nil && err2 == nil:
+		node["minimum"], node["maximum"] = low, high
+	}
 }
 
 // value returns the schema of a field. A type that it doesn't know is a programming error.

@@ -105,6 +105,9 @@ allow = ["10.0.0.0/8", "192.0.2.1"]
 		{name: "a text for a flag", toml: "[api]\npublic_metrics = \"yes\"\n", refused: true},
 		{name: "an unknown word", toml: "[dataplane]\nmode = \"lvs\"\n", refused: true},
 		{name: "an unknown level", toml: "[log]\nlevel = \"loud\"\n", refused: true},
+		{name: "an unknown word of a source", toml: "[[source]]\ntype = \"kubernetes\"\nin_cluster = true\nip_mode = \"pod\"\n", refused: true},
+		{name: "a number out of bounds", toml: "[api]\nrate_limit = 0\n", refused: true},
+		{name: "a name with a space", toml: "[node]\nzone = \"rack 7\"\n", refused: true},
 		{name: "no duration", toml: "[ipam]\nreuse_delay = \"soon\"\n", refused: true},
 		{name: "a number of seconds", toml: "[ipam]\nreuse_delay = 5\n", refused: true},
 		{name: "no range of ports", toml: "[ipam]\nnode_ports = \"30000\"\n", refused: true},
@@ -193,15 +196,10 @@ func TestServicesSchema(t *testing.T) {
 	}
 }
 
-// The schema and the agent know the same words, in ironvip.toml and in the parts of a service.
+// The schema and the agent know the same words in the parts of a service.
 func TestWords(t *testing.T) {
-	config, services := compiled(t, "config.json", Config()), compiled(t, "services.json", Services())
+	services := compiled(t, "services.json", Services())
 	documents := map[string]string{ // by the struct: %s is "key = value"
-		"Dataplane": "[dataplane]\n%s\n", "IPAM": "[ipam]\n%s\n", "Config": "[health]\n%s\n", "Announce": "[announce]\n%s\n", "DNS": "[dns]\n%s\n", "Log": "[log]\n%s\n",
-		"Pool": "[[pool]]\nname = \"lan\"\ncidrs = [\"192.0.2.0/24\"]\n%s\n", "APIRole": "[[api.role]]\nuser = \"root\"\n%s\n",
-		"BGPPeer":     "[[announce.bgp]]\npeer = \"10.0.0.1\"\nasn = 1\nlocal_asn = 2\n%s\n",
-		"PoolBGP":     "[[pool]]\nname = \"lan\"\ncidrs = [\"192.0.2.0/24\"]\n[pool.bgp]\n%s\n",
-		"BGPMatch":    "[[pool]]\nname = \"lan\"\ncidrs = [\"192.0.2.0/24\"]\n[[pool.bgp.match]]\nlabels = [\"a\"]\n%s\n",
 		"Port":        "[[service]]\nname = \"web\"\nports = [{ port = 80, %s }]\n",
 		"Backend":     "[[service]]\nname = \"web\"\nports = [{ port = 80 }]\nbackends = [{ address = \"10.1.0.1\", %s }]\n",
 		"HealthCheck": "[[service]]\nname = \"web\"\nports = [{ port = 80 }]\nhealth = { %s }\n",
@@ -218,14 +216,9 @@ func TestWords(t *testing.T) {
 					pair += `, type = "http"`
 				}
 				text := fmt.Sprintf(document, pair)
-				s, problems := config, []vip.Problem(nil)
-				if strings.HasPrefix(document, "[[service]]") {
-					s, problems = services, static.ParseServices("web.toml", []byte(text), "static", nil).Problems
-				} else {
-					_, problems = configs.Parse("ironvip.toml", []byte(text))
-				}
+				problems := static.ParseServices("web.toml", []byte(text), "static", nil).Problems
 				refused := slices.ContainsFunc(problems, func(p vip.Problem) bool { return strings.Contains(p.Message, "is not a ") })
-				if err := accepts(t, s, text); (err != nil) != refused || refused != (word == "junk") {
+				if err := accepts(t, services, text); (err != nil) != refused || refused != (word == "junk") {
 					t.Errorf("%s: the schema says %v, the agent says %v", text, err, problems)
 				}
 			}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/health/probe"
-	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
@@ -29,34 +28,20 @@ const MaxProbers = 100
 
 const autoProbers = 3
 
-// Valid reports whether the setting has one of its values.
-func (p Probers) Valid() bool {
-	n, err := strconv.Atoi(string(p))
-	return p == ProbersAuto || p == ProbersAll || err == nil && n >= 1 && n <= MaxProbers
-}
-
 // FromTree implements strict.Value: the setting is a text, or a number.
 func (p *Probers) FromTree(raw any) error {
+	const hint = `use "auto", "all", or a number from 1 to 100`
+	text, isText := raw.(string)
 	if n, err := strict.Int(raw); err == nil {
-		*p = Probers(strconv.FormatInt(int64(n), 10))
-		return nil
-	}
-	text, ok := raw.(string)
-	if !ok {
-		return vip.Problem{Code: vip.CodeInvalid, Message: "must be a text or a number", Hint: useProbers}
+		text = strconv.Itoa(n)
+	} else if !isText {
+		return vip.Problem{Code: vip.CodeInvalid, Message: "must be a text or a number", Hint: hint}
 	}
 	*p = Probers(text)
-	return nil
-}
-
-// useProbers is the hint for another value.
-const useProbers = `use "auto", "all", or a number from 1 to 100`
-
-// Check validates the setting, which has that key.
-func (p Probers) Check(t *tomlfile.Checker, key string) {
-	if !p.Valid() {
-		t.Bad(key, useProbers, "%s is not a number of probers", strict.Quote(string(p)))
+	if n, err := strconv.Atoi(text); *p != ProbersAuto && *p != ProbersAll && (err != nil || n < 1 || n > MaxProbers) {
+		return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(text) + " is not a number of probers", Hint: hint}
 	}
+	return nil
 }
 
 // count returns how many hosts probe a target in a fleet that shares results.

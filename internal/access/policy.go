@@ -13,9 +13,10 @@ var ErrNotReady = errors.New("the tokens have not been read yet")
 // Rule gives a grant to a user or a group of this host, or to the subject of a client certificate.
 // Exactly one of the three is set.
 type Rule struct {
-	User, Group string // names, or numeric ids
-	CertSubject string // the common name
-	Grant       Grant
+	Grant
+	User        string `toml:"user"` // a name, or a numeric id
+	Group       string `toml:"group"`
+	CertSubject string `toml:"cert_subject"` // the common name
 }
 
 // Policy is who may do what. It is immutable.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // Role is what a caller may do. Each role may do all that the roles before it may.
@@ -26,6 +27,9 @@ var roles = [...]string{"none", "viewer", "registrar", "operator", "admin"}
 // String returns the role's name.
 func (r Role) String() string { return roles[r] }
 
+// Roles returns the names of the roles that can be given to a caller.
+func Roles() []string { return roles[1:] }
+
 // ParseRole reads the name of a role that can be given to a caller.
 func ParseRole(name string) (Role, error) {
 	if i := slices.Index(roles[1:], name); i >= 0 {
@@ -34,16 +38,24 @@ func ParseRole(name string) (Role, error) {
 	return None, fmt.Errorf("%q is not a role: use %s", name, strings.Join(roles[1:], ", "))
 }
 
+// UnmarshalText is ParseRole for package strict.
+func (r *Role) UnmarshalText(text []byte) (err error) {
+	if *r, err = ParseRole(string(text)); err != nil {
+		err = vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(string(text)) + " is not a role", Hint: strict.OneOf(string(text), Roles()...)}
+	}
+	return err
+}
+
 // Grant is a role. A registrar's is limited to namespaces, DNS names and addresses of backends.
 type Grant struct {
-	Role       Role
-	Namespaces []string // of a registrar only; immutable
+	Role       Role     `toml:"role"`
+	Namespaces []string `toml:"namespaces"` // of a registrar only; immutable
 	// Hostnames are the names besides their own that a registrar's services may have: "www.shop.example", or
 	// "*.shop.example" for all names below it. Immutable.
-	Hostnames []string
+	Hostnames []string `toml:"hostnames"`
 	// Backends are the ranges of the addresses that a registrar's backends may have. None: all. Only a range inside of
 	// loopback or link-local addresses allows those. Immutable.
-	Backends []netip.Prefix
+	Backends []netip.Prefix `toml:"backends"`
 }
 
 // Check returns why a grant is not valid, or nil.

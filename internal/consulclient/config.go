@@ -17,16 +17,16 @@ type Config struct {
 	// Address is "127.0.0.1:8500", "http://...", "https://host:8501" or
 	// "unix:///path"; "" is DefaultAddress.
 	Address    string `toml:"address"`
-	Datacenter string `toml:"datacenter"` // "": the one of the agent at Address
-	Namespace  string `toml:"namespace"`  // of Consul Enterprise; "": the token's namespace
-	Partition  string `toml:"partition"`  // of Consul Enterprise; "": the agent's partition
-	Token      string `toml:"-"`          // "" with no TokenFile: the agent's default
-	TokenFile  string `toml:"token_file"` // takes precedence over Token; read again when it changes
+	Datacenter string `toml:"datacenter" values:"name..253"` // "": the one of the agent at Address
+	Namespace  string `toml:"namespace" values:"name..253"`  // of Consul Enterprise; "": the token's namespace
+	Partition  string `toml:"partition" values:"name..253"`  // of Consul Enterprise; "": the agent's partition
+	Token      string `toml:"-"`                             // "" with no TokenFile: the agent's default
+	TokenFile  string `toml:"token_file"`                    // takes precedence over Token; read again when it changes
 	// The keys below are for https.
 	CAFile     string `toml:"ca_file"`   // CA of the server's certificate; "": the system's CAs
 	CertFile   string `toml:"cert_file"` // our certificate, with KeyFile; read for each connection
 	KeyFile    string `toml:"key_file"`
-	ServerName string `toml:"server_name"` // name in the server's certificate; "": the host of the address
+	ServerName string `toml:"server_name" values:"name..253"` // name in the server's certificate; "": the host of the address
 }
 
 // Files returns the files that the keys name.
@@ -52,9 +52,6 @@ func (c Config) Resolved() (Config, error) {
 
 // Check checks all keys except the address, and makes paths absolute.
 func (c *Config) Check(t *tomlfile.Checker) {
-	for _, word := range []struct{ key, text string }{{"datacenter", c.Datacenter}, {"namespace", c.Namespace}, {"partition", c.Partition}, {"server_name", c.ServerName}} {
-		t.Word(word.key, word.text)
-	}
 	t.File("token_file", &c.TokenFile)
 	isTLS := strings.HasPrefix(c.Address, "https://")
 	for _, f := range []struct {

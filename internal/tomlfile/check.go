@@ -1,12 +1,12 @@
 package tomlfile
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/ironvip/ironvip/vip"
@@ -63,6 +63,9 @@ func (c *Checker) Add(key string, p vip.Problem) {
 	c.shared.problems.Add(p)
 }
 
+// Has reports whether the document has a key.
+func (c *Checker) Has(key string) bool { return c.doc.Has(c.Field(key)) }
+
 // Place returns the file and line of a key.
 func (c *Checker) Place(key string) string { return c.doc.Place(c.Field(key)) }
 
@@ -78,22 +81,18 @@ func (c *Checker) Claim(id string) (by string, taken bool) {
 
 // Choice requires one of the words in use.
 func (c *Checker) Choice(key, value string, use ...string) {
-	if !slices.Contains(use, value) {
-		c.Bad(key, strict.OneOf(value, use...), "%s is not a known value", strict.Quote(value))
-	}
-}
-
-// Between requires a duration within bounds.
-func (c *Checker) Between(key string, value spec.Duration, low, high time.Duration, hint string) {
-	if d := time.Duration(value); d < low || d > high {
-		c.Bad(key, hint, "%s is out of bounds", value)
-	}
+	c.add(key, strict.CheckWord(value, use...))
 }
 
 // Word requires a name that messages and metrics can show.
 func (c *Checker) Word(key, s string) {
-	if len(s) > 253 || strings.ContainsFunc(s, func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) }) {
-		c.Bad(key, "", "wants up to 253 printable characters without spaces")
+	c.add(key, strict.CheckName(s, spec.MaxLabelKey))
+}
+
+// add reports a vip.Problem.
+func (c *Checker) add(key string, err error) {
+	if p, bad := errors.AsType[vip.Problem](err); bad {
+		c.Add(key, p)
 	}
 }
 

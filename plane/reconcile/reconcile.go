@@ -53,7 +53,7 @@ type Options[K comparable, V any] struct {
 	// has others like it, beside something that serves all of them. Nil: changes are applied as they come.
 	Together func(a, b K) int
 
-	// Tried is where the loop tells up to which revision of Desired it has tried all changes. Nil: its own, see WaitTried.
+	// Tried is where the loop tells up to which revision of Desired it has tried all changes. Nil: its own.
 	Tried *table.Reached
 
 	Service func(*V) string // the service of a row, for events; may be nil
@@ -124,12 +124,6 @@ func (r *Reconciler[K, V]) Stats() Stats {
 	r.mu.Unlock()
 	s.Wanted, s.DesiredRev = r.Desired.Len(), r.Desired.Revision()
 	return s
-}
-
-// WaitTried waits until all changes of the desired table up to a revision have been tried, as in
-// Stats.AppliedRev. It returns the context's error.
-func (r *Reconciler[K, V]) WaitTried(ctx context.Context, rev uint64) error {
-	return r.Tried.Wait(ctx, rev)
 }
 
 func (r *Reconciler[K, V]) note(change func(*Stats)) {

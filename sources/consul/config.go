@@ -19,7 +19,7 @@ type Config struct {
 	consulclient.Config
 	// Tag selects our services: only instances with this tag are backends. "" is DefaultTag. If
 	// Services is set, it selects services by their names in Consul, whatever their tags.
-	Tag      string   `toml:"tag"`
+	Tag      string   `toml:"tag" values:"name..253"`
 	Services []string `toml:"services"`
 	// Pool and ServiceNamespace are defaults for services without these keys in their metadata. ""
 	// is the first pool with auto_assign, and the service's namespace in Consul or
@@ -28,12 +28,12 @@ type Config struct {
 	ServiceNamespace string `toml:"service_namespace"`
 	// TaggedAddress selects the address of an instance: "lan", "wan", "ipv4", "ipv6", or the name
 	// of a tagged address. "" is the instance's own.
-	TaggedAddress string `toml:"tagged_address"`
+	TaggedAddress string `toml:"tagged_address" values:"name..253"`
 	// AllowStale lets servers other than the leader answer. Such reads reduce the leader's load and
 	// work without a leader. The answers may be out of date.
 	AllowStale bool `toml:"allow_stale"`
 	// ShrinkGuard is how long a shrink guard holds back a large removal; 0: no guard.
-	ShrinkGuard spec.Duration `toml:"shrink_guard"`
+	ShrinkGuard spec.Duration `toml:"shrink_guard" values:"0s..24h"`
 }
 
 // NewConfig returns the default settings.
@@ -49,9 +49,6 @@ func (c *Config) Check(b *sources.Block) {
 				b.Bad(key.name, "write it in [consul], or give this source an address", "belongs to an address, and this source uses the address of [consul]")
 			}
 		}
-		for _, word := range []struct{ key, text string }{{"datacenter", c.Datacenter}, {"namespace", c.Namespace}, {"partition", c.Partition}} {
-			b.Word(word.key, word.text)
-		}
 		b.File("token_file", &c.TokenFile)
 		server := b.Consul
 		server.Datacenter = cmp.Or(c.Datacenter, server.Datacenter)
@@ -66,12 +63,10 @@ func (c *Config) Check(b *sources.Block) {
 	if c.Tag != "" && len(c.Services) > 0 {
 		b.Bad("tag", "keep one of the two", "services are listed at %s: those are used whatever their tags", b.Place("services"))
 	}
-	b.Word("tag", c.Tag)
-	b.Word("tagged_address", c.TaggedAddress)
 	if c.ServiceNamespace != "" {
 		b.Label("service_namespace", c.ServiceNamespace)
 	}
-	b.Follower(c.Pool, c.ShrinkGuard)
+	b.CheckPool(c.Pool)
 	if c.Tag == "" && len(c.Services) == 0 {
 		c.Tag = DefaultTag
 	}

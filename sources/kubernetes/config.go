@@ -41,8 +41,8 @@ const (
 type Config struct {
 	// Kubeconfig is an absolute path or a credential; "" with InCluster.
 	Kubeconfig string `toml:"kubeconfig"`
-	Context    string `toml:"context"`    // the kubeconfig's context to use; "": its current one
-	InCluster  bool   `toml:"in_cluster"` // the agent runs in a pod and uses the pod's service account
+	Context    string `toml:"context" values:"name..253"` // the kubeconfig's context to use; "": its current one
+	InCluster  bool   `toml:"in_cluster"`                 // the agent runs in a pod and uses the pod's service account
 	// LoadBalancerClass is spec.loadBalancerClass of our Services of type LoadBalancer; "":
 	// DefaultLoadBalancerClass. Classless adds the Services without a class.
 	LoadBalancerClass string `toml:"load_balancer_class"`
@@ -55,17 +55,17 @@ type Config struct {
 	// AdoptClusterIPs mirrors the cluster IPs and node ports of all Services as Kubernetes assigned
 	// them, like kube-proxy, instead of serving load balancers. Nothing is written to the cluster.
 	AdoptClusterIPs bool   `toml:"adopt_cluster_ips"`
-	Backends        string `toml:"backends"` // BackendsEndpoints or BackendsNodePorts; "": BackendsEndpoints
+	Backends        string `toml:"backends" values:"|endpoints|node-ports"` // "": BackendsEndpoints
 	// IPMode is the value of status.loadBalancer.ingress[].ipMode. With "proxy" pods also reach the
 	// VIP through ironvip. With "vip" their traffic stays on their node.
-	IPMode string `toml:"ip_mode"`
+	IPMode string `toml:"ip_mode" values:"|proxy|vip"`
 	// LeaseNamespace and LeaseName identify the Lease that elects the one writing host. Sources of
 	// one cluster need different Leases unless they replace each other.
 	LeaseNamespace string `toml:"lease_namespace"`
 	LeaseName      string `toml:"lease_name"`
 	Pool           string `toml:"pool"` // default for Services without the annotation; "": the first pool with auto_assign
 	// ShrinkGuard is how long a shrink guard holds back a large removal; 0: no guard.
-	ShrinkGuard spec.Duration `toml:"shrink_guard"`
+	ShrinkGuard spec.Duration `toml:"shrink_guard" values:"0s..24h"`
 }
 
 // ipModes maps the values of ip_mode to those of Kubernetes.
@@ -83,7 +83,6 @@ func (c *Config) Check(b *sources.Block) {
 		b.Bad("kubeconfig", `add kubeconfig = "/etc/ironvip/kubeconfig", or in_cluster = true where the agent runs in a pod`, "a kubernetes source needs a kubeconfig")
 	}
 	b.File("kubeconfig", &c.Kubeconfig)
-	b.Word("context", c.Context)
 	if c.InCluster && c.Context != "" {
 		b.Bad("context", "remove it", "is a context of a kubeconfig, and in_cluster uses none")
 	}
@@ -91,9 +90,8 @@ func (c *Config) Check(b *sources.Block) {
 	if _, err := labels.Parse(c.Selector); err != nil {
 		b.Bad("selector", `write it as for kubectl's -l: "app=web,tier in (front, edge),!internal"`, "%s is not a label selector: %s", strict.Quote(c.Selector), err)
 	}
-	b.Follower(c.Pool, c.ShrinkGuard)
+	b.CheckPool(c.Pool)
 	c.Backends = cmp.Or(c.Backends, BackendsEndpoints)
-	b.Choice("backends", c.Backends, BackendsEndpoints, BackendsNodePorts)
 	if c.AdoptClusterIPs {
 		c.checkAdopting(b)
 		return
@@ -104,7 +102,6 @@ func (c *Config) Check(b *sources.Block) {
 			"%s is not a load balancer class: a name, or a DNS name, / and a name", strict.Quote(c.LoadBalancerClass))
 	}
 	c.IPMode = cmp.Or(c.IPMode, "proxy")
-	b.Choice("ip_mode", c.IPMode, "proxy", "vip")
 	c.LeaseNamespace, c.LeaseName = cmp.Or(c.LeaseNamespace, DefaultLeaseNamespace), cmp.Or(c.LeaseName, DefaultLeaseName)
 	b.Label("lease_namespace", c.LeaseNamespace)
 	if len(validation.IsDNS1123Subdomain(c.LeaseName)) > 0 {

@@ -33,9 +33,6 @@ const (
 	extLinkBandwidth   = 0x04
 )
 
-// MaxPrepend bounds PathAttributes.Prepend: an AS_PATH has a length of one byte, which is enough for 63 ASNs.
-const MaxPrepend = 32
-
 // ASTrans stands for an ASN of four bytes where there is room for two (RFC 6793).
 const ASTrans = 23456
 
@@ -43,7 +40,7 @@ const ASTrans = 23456
 type PathAttributes struct {
 	ASN              uint32 // of this host
 	IBGP             bool   // the peer is in the same AS
-	Prepend          int    // without IBGP: how often the ASN is there once more, up to MaxPrepend
+	Prepend          int    // without IBGP: how often the ASN is there once more, up to 62: the length of an AS_PATH is one byte
 	MED              uint32 // 0: not sent, which means the same
 	LocalPref        uint32 // with IBGP only
 	Communities      []Community

@@ -69,7 +69,7 @@ func TestAttributes(t *testing.T) {
 
 // The largest attributes that the configuration allows leave room for a prefix.
 func TestLargestAttributes(t *testing.T) {
-	a := message.PathAttributes{ASN: 4200000000, Prepend: message.MaxPrepend, MED: 1, LinkBandwidth: 1}
+	a := message.PathAttributes{ASN: 4200000000, Prepend: 32, MED: 1, LinkBandwidth: 1}
 	for i := range 64 {
 		if err := a.AddCommunity(fmt.Sprintf("4200000000:%d:1", i)); err != nil {
 			t.Fatal(err)

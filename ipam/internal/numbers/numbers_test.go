@@ -167,3 +167,9 @@ func BenchmarkMillion(b *testing.B) {
 		})
 	}
 }
+
+// Has reports whether k is in the set.
+func (s *Set) Has(k Number) bool {
+	at, bit := k.word()
+	return s.words[at]&bit != 0
+}

@@ -2,7 +2,7 @@ package numbers
 
 import "math/bits"
 
-// Set is a sparse set of numbers, as words of 64 neighbours. Add, Remove and Has cost one lookup, and NextFree one for
+// Set is a sparse set of numbers, as words of 64 neighbours. Add and Remove cost one lookup, and NextFree one for
 // 64 numbers of the run that it skips. It is not safe for concurrent use. Make one with NewSet.
 type Set struct{ words map[Number]uint64 } // by their first numbers; none is 0
 
@@ -12,12 +12,6 @@ func NewSet() *Set { return &Set{make(map[Number]uint64)} }
 // word returns where a number is: its word, and its bit there.
 func (n Number) word() (first Number, bit uint64) {
 	return Number{n.hi, n.lo &^ 63}, 1 << (n.lo & 63)
-}
-
-// Has reports whether k is in the set.
-func (s *Set) Has(k Number) bool {
-	at, bit := k.word()
-	return s.words[at]&bit != 0
 }
 
 // Add adds k.

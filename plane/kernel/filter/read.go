@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"slices"
 
 	"github.com/google/nftables"
@@ -50,15 +49,6 @@ func (r *Ruleset) Add(e Element) {
 	} else {
 		r.Others[e] = struct{}{}
 	}
-}
-
-// Len returns the number of elements.
-func (r *Ruleset) Len() int {
-	n := len(r.Others)
-	for _, sets := range r.Sets {
-		n += bits.OnesCount32(uint32(sets))
-	}
-	return n
 }
 
 func (r *Ruleset) Has(e Element) bool {

@@ -18,7 +18,7 @@ import (
 )
 
 // Value is a type with its own decoding from a tree, for unions such as "auto" or a number. An
-// error that is a vip.Problem keeps its code and hint.
+// error that is a vip.Problem keeps its code and hint, also that of an encoding.TextUnmarshaler.
 type Value interface {
 	FromTree(v any) error
 }
@@ -45,19 +45,27 @@ type Extended interface {
 // It handles strings, booleans, ints, structs, pointers and slices of these, map[string]string,
 // Values and encoding.TextUnmarshalers. Any other type is a programming error and panics.
 func Decode(tree map[string]any, into any, path string) []vip.Problem {
-	d := decoder{}
-	d.table(tree, reflect.ValueOf(into).Elem(), path)
-	return d.problems.List()
+	undecoded, outside := DecodeValues(tree, into, path)
+	return append(undecoded, outside...)
 }
 
-type decoder struct{ problems vip.Problems }
+// DecodeValues is Decode that returns apart the problems of decoded values that their keys do not have.
+func DecodeValues(tree map[string]any, into any, path string) (undecoded, outside []vip.Problem) {
+	d := decoder{}
+	d.table(tree, reflect.ValueOf(into).Elem(), path)
+	return d.problems.List(), d.outside.List()
+}
+
+type decoder struct{ problems, outside vip.Problems }
 
 func (d *decoder) bad(path, hint, format string, args ...any) {
 	d.problems.Add(vip.Problem{Code: vip.CodeInvalid, Field: path, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
+func (d *decoder) add(path string, err error) { add(&d.problems, path, err) }
+
 // add reports an error that is a vip.Problem without a field, or any other error. It ignores nil.
-func (d *decoder) add(path string, err error) {
+func add(problems *vip.Problems, path string, err error) {
 	if err == nil {
 		return
 	}
@@ -66,7 +74,7 @@ func (d *decoder) add(path string, err error) {
 		p = vip.Problem{Code: vip.CodeInvalid, Message: err.Error()}
 	}
 	p.Field = path
-	d.problems.Add(p)
+	problems.Add(p)
 }
 
 func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
@@ -86,12 +94,12 @@ func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
 		if d.problems.Full() {
 			return
 		}
-		if at, known := more[key]; known {
-			d.value(tree[key], extension.FieldByIndex(at), Join(path, key))
+		if f, known := more[key]; known {
+			d.field(tree[key], extension, f, Join(path, key))
 			continue
 		}
-		if at, known := fields[key]; known {
-			d.value(tree[key], v.FieldByIndex(at), Join(path, key))
+		if f, known := fields[key]; known {
+			d.field(tree[key], v, f, Join(path, key))
 			continue
 		}
 		if why, ok := foreign[key]; ok {
@@ -113,16 +121,19 @@ func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
 	}
 }
 
-// isTable reports whether a pointer is to a struct that is decoded key by key.
-func isTable(p reflect.Value) bool {
-	if p.Elem().Kind() != reflect.Struct {
-		return false
+// field reads a field of a table.
+func (d *decoder) field(raw any, table reflect.Value, f field, path string) {
+	v := table.FieldByIndex(f.index)
+	d.value(raw, v, path)
+	if raw != nil {
+		add(&d.outside, path, f.values.check(v))
 	}
-	switch p.Interface().(type) {
-	case Value, encoding.TextUnmarshaler:
-		return false
-	}
-	return true
+}
+
+// IsTable reports whether a type is a struct that is decoded key by key.
+func IsTable(t reflect.Type) bool {
+	p := reflect.PointerTo(t)
+	return t.Kind() == reflect.Struct && !p.Implements(reflect.TypeFor[Value]()) && !p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
 func (d *decoder) value(raw any, v reflect.Value, path string) {
@@ -134,7 +145,7 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 		before := len(d.problems.List())
 		d.value(raw, fresh.Elem(), path)
 		// Of a struct, the rest counts, as without a pointer: its values can have mistakes, too.
-		if len(d.problems.List()) == before || isTable(fresh) {
+		if len(d.problems.List()) == before || IsTable(v.Type().Elem()) {
 			v.Set(fresh)
 		}
 		return
@@ -281,7 +292,11 @@ func lastOf(p netip.Prefix) netip.Addr {
 func (d *decoder) text(raw any, into encoding.TextUnmarshaler, path string) {
 	s, ok := raw.(string)
 	if !ok {
-		d.bad(path, "put it in quotes", "wants a string, has %s", Describe(raw))
+		hint := "put it in quotes"
+		if p, has := errors.AsType[vip.Problem](into.UnmarshalText(nil)); has {
+			hint = p.Hint
+		}
+		d.bad(path, hint, "wants a string, has %s", Describe(raw))
 		return
 	}
 	if prefix, ok := into.(*netip.Prefix); ok {
@@ -289,6 +304,10 @@ func (d *decoder) text(raw any, into encoding.TextUnmarshaler, path string) {
 		*prefix, err = ParsePrefix(s)
 		d.add(path, err)
 	} else if err := into.UnmarshalText([]byte(s)); err != nil {
+		if _, ok := errors.AsType[vip.Problem](err); ok {
+			d.add(path, err)
+			return
+		}
 		if _, ok := into.(*time.Time); ok {
 			d.bad(path, `write it as "2099-12-31T18:00:00Z"`, "%s is not a time", Quote(s))
 			return
@@ -370,8 +389,14 @@ func shorten(s string, most int) string {
 }
 
 // fieldSet is the fields of a struct type by their toml names, with those of the structs embedded in
-// it, as arguments of FieldByIndex.
-type fieldSet map[string][]int
+// it.
+type fieldSet map[string]field
+
+// field is a field of a struct, by its index as an argument of FieldByIndex.
+type field struct {
+	index  []int
+	values Values
+}
 
 // fieldSets has the fieldSet of each reflect.Type that was decoded. Types don't change.
 var fieldSets sync.Map
@@ -383,7 +408,7 @@ func fieldsOf(t reflect.Type) fieldSet {
 	out := fieldSet{}
 	for _, f := range reflect.VisibleFields(t) {
 		if name, _, _ := strings.Cut(f.Tag.Get("toml"), ","); !f.Anonymous && name != "" && name != "-" {
-			out[name] = f.Index
+			out[name] = field{f.Index, ValuesOf(f)}
 		}
 	}
 	fieldSets.Store(t, out)

@@ -206,3 +206,25 @@ func TestDecodeAllocations(t *testing.T) {
 		t.Errorf("%v allocations", got)
 	}
 }
+
+// A name has a largest length, and a text that may be missing some words.
+func TestValues(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"name": "a-c", "word": "on"}`: "", `{"name": "", "word": ""}`: "",
+		`{"name": "abcd"}`: "name: wants up to 3 printable characters without spaces | ", `{"name": "a c"}`: "name: wants up to 3 printable characters without spaces | ",
+		`{"word": "of"}`: `word: "of" is not a known value | did you mean "off"? use off, on`,
+	} {
+		tree, _ := ParseJSON([]byte(text))
+		var into struct {
+			Word string `toml:"word" values:"|off|on"`
+			Name string `toml:"name" values:"name..3"`
+		}
+		got := ""
+		for _, p := range Decode(tree, &into, "") {
+			got += p.Error() + " | " + p.Hint
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+}
