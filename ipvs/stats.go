@@ -46,7 +46,7 @@ func (t *Target) frontendOf(s *kernel.Service) (vip.FrontendKey, bool) {
 
 // Counted implements reconcile.Statistics: the kernel counts everything.
 func (t *Target) Counted() reconcile.Counted {
-	return reconcile.Counted{Packets: true, Inactive: true, Rates: true}
+	return reconcile.Counted{Packets: true, Inactive: true, Rates: true, Audiences: true}
 }
 
 // Totals implements reconcile.Statistics. It costs one dump of all services, one read of

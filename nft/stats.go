@@ -107,8 +107,8 @@ func addEntry(t *reconcile.Traffic, e *conntrack.Entry) {
 }
 
 // Totals implements reconcile.Statistics. It costs one dump of each set of totals, and one of connection tracking for
-// each family and protocol of the frontends, which the kernel filters by protocol. A frontend for internal clients is
-// missing: the one for everyone with its address and ports has its connections.
+// each family and protocol of the frontends with traffic, which the kernel filters by protocol. Frontends without traffic are
+// missing, and those for internal clients: the one for everyone with their address and ports has their connections.
 func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
 	type total struct {
 		counted [ways]reconcile.Volume // a list may repeat an element
@@ -122,6 +122,10 @@ func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (m
 			continue
 		}
 		err := t.stats.list(ctx, set, func(x *nftwire.Element) {
+			v := volumeOf(x)
+			if v == (reconcile.Volume{}) {
+				return // most frontends of a large fleet
+			}
 			k, ok := keyOfTotal(set, x)
 			if !ok || !want(k) {
 				return
@@ -131,7 +135,7 @@ func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (m
 				parts[listenerPart{set.family, k.Protocol}] = true
 				counted.Set(k, &vip.Frontend{Key: k})
 			}
-			all[k].counted[set.way] = volumeOf(x)
+			all[k].counted[set.way] = v
 		})
 		if err != nil {
 			return nil, err

@@ -350,6 +350,8 @@ func TestStatisticsOfAudiences(t *testing.T) {
 	internal := f
 	internal.Key.Audience, internal.Backends = vip.InternalClients, servers[1:]
 	w.Put(t, updateOf{Key: internal.Key, New: &internal})
+	idle := frontend("10.96.0.2", 80, vip.TCP, servers...) // missing in the totals
+	w.Put(t, updateOf{Key: idle.Key, New: &idle})
 	w.asks(w.Client, f.Key, 80, 3)
 	w.asks(w.Director, f.Key, 80, 4)
 	got, found, err := w.Breakdown(t.Context(), f.Key)

@@ -67,6 +67,8 @@ type Target struct {
 	adopted bool           // records and content are what the kernel has
 	broken  bool           // the table must be rebuilt
 
+	unchanged uint32 // the generation of the tables in which the kernel had what the records and content say; 0: unknown
+
 	needs    needs
 	outdated cleanup.Outdated
 	unused   unusedShares

@@ -12,10 +12,12 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/scope"
@@ -188,4 +190,36 @@ func TestLargeTransactionsMakeNoEvents(t *testing.T) {
 		t.Error("own transactions are seen")
 	default:
 	}
+}
+
+// A resync of a table that nobody has changed since the last one is one request, whatever it has.
+func TestReadOfAnUnchangedTable(t *testing.T) {
+	w := newWorld(t)
+	all := fleet(200)
+	w.Put(t, all...)
+	read := func() (sent int) {
+		t.Helper()
+		ctx := netlink.Intercept(t.Context(), func(b []byte, _ bool, send func([]byte) error) error {
+			sent++
+			return send(b)
+		})
+		w.Director.Do(func() {
+			n := 0
+			for o, err := range w.Target.Actual(ctx) {
+				must.Succeed(t, err)
+				expect.Empty(t, o.Damage)
+				n++
+			}
+			expect.Equal(t, n, len(all), "frontends")
+		})
+		return sent
+	}
+	read() // own transactions
+	for k, f := range w.records.Frontends {
+		i := slices.IndexFunc(all, func(u updateOf) bool { return u.Key == k })
+		must.True(t, f == all[i].New, "%s is kept twice", k)
+	}
+	expect.Equal(t, read(), 1, "requests")
+	w.run("nft add table ip theirs")
+	expect.True(t, read() > 1, "the table is not read after a transaction")
 }

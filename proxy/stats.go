@@ -10,7 +10,7 @@ import (
 
 // Counted implements reconcile.Statistics. The proxy counts no packets, which only the kernel sees,
 // and no rates. It has no inactive connections.
-func (t *Target) Counted() reconcile.Counted { return reconcile.Counted{} }
+func (t *Target) Counted() reconcile.Counted { return reconcile.Counted{Audiences: true} }
 
 // Totals implements reconcile.Statistics. It has the frontends that have had a connection. It costs O(these, and their endpoints).
 func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {

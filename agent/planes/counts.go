@@ -97,16 +97,17 @@ func (p *Planes) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (m
 	if err != nil {
 		return nil, err
 	}
+	apart := p.plane().Counted().Audiences
 	add := func(key vip.FrontendKey, n reconcile.Traffic) {
-		t, counted := out[key]
-		if !counted {
+		if !want(key) {
+			return
+		}
+		if !apart {
 			key.Audience = vip.Everyone
-			t, counted = out[key]
 		}
-		if counted {
-			t.Add(n)
-			out[key] = t
-		}
+		t := out[key]
+		t.Add(n)
+		out[key] = t
 	}
 	if p.connect.Plane != nil {
 		beside, err := p.connect.Totals(ctx, want)

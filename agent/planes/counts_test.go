@@ -85,9 +85,11 @@ func TestConnectionsOfAllDataplanes(t *testing.T) {
 		}
 		leaves := &countingPlane{open: counts(10, 20)}
 		leaves.open[key][gone] = 40
-		leaves.open[other] = map[netip.AddrPort]int{a: 80} // which the dataplane doesn't have
+		leaves.open[other] = map[netip.AddrPort]int{a: 80} // nobody asks for it
+		idle := vip.FrontendKey{Addr: key.Addr, Port: 81, Protocol: vip.TCP, Audience: vip.InternalClients}
+		leaves.open[idle] = map[netip.AddrPort]int{a: 2} // the dataplane that serves has no traffic of it
 		c := with(Options{Log: slog.New(slog.DiscardHandler)}, &dataplane{Opened: plane.Opened{Plane: &countingPlane{open: counts(1, 0)}}})
-		check := func(when string, wantA, wantB, all int) {
+		check := func(when string, wantA, wantB, all, ofIdle int) {
 			t.Helper()
 			open, err := c.Connections(t.Context(), key)
 			if err != nil || open[a] != wantA || open[b] != wantB {
@@ -97,8 +99,10 @@ func TestConnectionsOfAllDataplanes(t *testing.T) {
 			if err != nil || !found || one.Active != uint64(all) || one.Endpoints[a].Active != uint64(wantA) || one.Endpoints[b].Active != uint64(wantB) || len(one.Endpoints) != 2 {
 				t.Errorf("%s: breakdown %+v, %v", when, one, err)
 			}
-			totals, err := c.Totals(t.Context(), func(vip.FrontendKey) bool { return true })
-			if err != nil || totals[key].Active != uint64(all) || len(totals) != 1 {
+			totals, err := c.Totals(t.Context(), func(k vip.FrontendKey) bool { return k != other })
+			everyone := idle
+			everyone.Audience = vip.Everyone
+			if _, is := totals[other]; err != nil || totals[key].Active != uint64(all) || is || totals[everyone].Active != uint64(ofIdle) {
 				t.Errorf("%s: totals %+v, %v", when, totals, err)
 			}
 		}
@@ -115,10 +119,10 @@ func TestConnectionsOfAllDataplanes(t *testing.T) {
 		x, _ := c.add(t.Context(), "nft", leaves)
 		close(c.looked)
 		synctest.Wait()
-		check("with all", 11, 20, 1+30+40)
+		check("with all", 11, 20, 1+30+40, 2)
 		c.drop(x)
 		expect.True(t, leaves.closed, "closed")
-		check("alone", 1, 0, 1)
+		check("alone", 1, 0, 1, 0)
 	})
 }
 

@@ -46,8 +46,8 @@ type Options struct {
 // Stage is the stage.
 type Stage struct {
 	Options
-	ready    func() // the table's initializer
-	vips     map[netip.Addr]map[vip.FrontendKey]frontend
+	ready    func()                    // the table's initializer
+	vips     map[netip.Addr][]frontend // in no order; nearly every VIP has one
 	services map[vip.ServiceKey]*service
 	pools    []announce.Pool
 	sick     bool // the dataplane does not work
@@ -56,6 +56,7 @@ type Stage struct {
 
 // frontend is what counts of an applied frontend.
 type frontend struct {
+	key      vip.FrontendKey
 	service  vip.ServiceKey
 	problem  string // why it does not count; "": it does, with enough usable backends
 	usable   int    // backends
@@ -75,7 +76,7 @@ func (f *frontend) problemWith(least announce.Least) string {
 // New returns a stage that does nothing until Run. The table is not ready before the first decision
 // about every VIP.
 func New(o Options) *Stage {
-	return &Stage{Options: o, ready: o.Eligible.Initializer(), vips: map[netip.Addr]map[vip.FrontendKey]frontend{}, services: map[vip.ServiceKey]*service{}, changed: map[netip.Addr]struct{}{}}
+	return &Stage{Options: o, ready: o.Eligible.Initializer(), vips: map[netip.Addr][]frontend{}, services: map[vip.ServiceKey]*service{}, changed: map[netip.Addr]struct{}{}}
 }
 
 // Run runs the stage until the context ends, and returns its error.
@@ -145,20 +146,15 @@ func (s *Stage) receive(c *table.Change[reconcile.AppliedFrontend]) {
 		return
 	}
 	of := s.vips[key.Addr]
-	if former, is := of[key]; is && (c.Deleted || former.service != tried.Service) {
-		delete(of, key)
-		s.leave(former.service, key.Addr, of)
+	i := slices.IndexFunc(of, func(f frontend) bool { return f.key == key })
+	if i >= 0 && (c.Deleted || of[i].service != tried.Service) {
+		former := of[i].service
+		of = slices.Delete(of, i, i+1)
+		i = -1
+		s.leave(former, key.Addr, of)
 	}
-	if c.Deleted {
-		if len(of) == 0 {
-			delete(s.vips, key.Addr)
-		}
-	} else {
-		if of == nil {
-			of = map[vip.FrontendKey]frontend{}
-			s.vips[key.Addr] = of
-		}
-		now := frontend{service: tried.Service, problem: problemOf(&c.Value), whole: key.Whole(), keep: tried.KeepsOwner && c.Value.Problem == nil}
+	if !c.Deleted {
+		now := frontend{key: key, service: tried.Service, problem: problemOf(&c.Value), whole: key.Whole(), keep: tried.KeepsOwner && c.Value.Problem == nil}
 		for i := range tried.Backends {
 			if b := &tried.Backends[i]; b.Weight > 0 {
 				now.usable++
@@ -167,8 +163,17 @@ func (s *Stage) receive(c *table.Change[reconcile.AppliedFrontend]) {
 				now.backends++
 			}
 		}
-		of[key] = now
+		if i >= 0 {
+			of[i] = now
+		} else {
+			of = append(of, now)
+		}
 		s.join(tried.Service, key.Addr)
+	}
+	if len(of) == 0 {
+		delete(s.vips, key.Addr)
+	} else {
+		s.vips[key.Addr] = of
 	}
 	s.changed[key.Addr] = struct{}{}
 }
@@ -226,16 +231,16 @@ func (s *Stage) publish() {
 }
 
 // decide returns the row of a VIP.
-func (s *Stage) decide(addr netip.Addr, pool *announce.Pool, of map[vip.FrontendKey]frontend) announce.Eligible {
+func (s *Stage) decide(addr netip.Addr, pool *announce.Pool, of []frontend) announce.Eligible {
 	out := announce.Eligible{Addr: addr, Mode: pool.Mode, Policy: pool.Policy}
 	serves := map[vip.ServiceKey]bool{}
-	var failing []vip.FrontendKey
-	for key, f := range of {
+	var failing []frontend
+	for _, f := range of {
 		if f.problemWith(pool.MinBackends) == "" {
 			serves[f.service] = true
 		} else {
 			out.Keep = f.keep // a whole VIP has one frontend
-			failing = append(failing, key)
+			failing = append(failing, f)
 		}
 	}
 	out.Services = len(serves)
@@ -249,10 +254,10 @@ func (s *Stage) decide(addr netip.Addr, pool *announce.Pool, of map[vip.Frontend
 		out.Services, out.Keep, out.Reason = 0, false, "the dataplane does not work"
 		return out
 	}
-	slices.SortFunc(failing, vip.CompareFrontendKeys)
-	for _, key := range failing {
-		if f := of[key]; !serves[f.service] {
-			out.Reason = f.service.String() + ": " + f.problemWith(pool.MinBackends) + " (" + key.String() + ")"
+	slices.SortFunc(failing, func(a, b frontend) int { return vip.CompareFrontendKeys(a.key, b.key) })
+	for _, f := range failing {
+		if !serves[f.service] {
+			out.Reason = f.service.String() + ": " + f.problemWith(pool.MinBackends) + " (" + f.key.String() + ")"
 			break
 		}
 	}

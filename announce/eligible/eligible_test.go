@@ -13,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/heapsize"
 	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -117,6 +118,22 @@ func TestEligibility(t *testing.T) {
 		b.want(t, "198.51.100.1", 1, "")
 		expect.Equal(t, b.out.Len(), 1, "rows")
 	})
+}
+
+// A VIP with one frontend keeps less than 300 bytes.
+func TestMemoryOfAVIP(t *testing.T) {
+	const vips = 10_000
+	size := heapsize.Of(func() any {
+		s := New(Options{Eligible: table.New(&table.Clock{}, announce.KeyOfEligible, nil)})
+		for i := range vips {
+			f := vip.Frontend{Key: vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Port: 80, Protocol: vip.TCP}, Kind: vip.OnVIP}
+			s.receive(&table.Change[reconcile.AppliedFrontend]{Row: &table.Row[reconcile.AppliedFrontend]{Value: reconcile.AppliedFrontend{Tried: &table.Row[vip.Frontend]{Value: f}}}})
+		}
+		return s.vips
+	})
+	if size > 300*vips {
+		t.Errorf("%d bytes for each VIP", size/vips)
+	}
 }
 
 // One change among 10,000 VIPs writes one row.

@@ -55,7 +55,7 @@ func (s *Stage) join(key vip.ServiceKey, addr netip.Addr) {
 }
 
 // leave notes that a service has one frontend fewer on a VIP. Others are those that the VIP still has.
-func (s *Stage) leave(key vip.ServiceKey, addr netip.Addr, others map[vip.FrontendKey]frontend) {
+func (s *Stage) leave(key vip.ServiceKey, addr netip.Addr, others []frontend) {
 	for _, f := range others {
 		if f.service == key {
 			return
@@ -76,7 +76,7 @@ func (s *Stage) forget(key vip.ServiceKey, of *service) {
 }
 
 // route returns what the routes of a VIP carry. It costs O(frontends of the VIP x rules of its pool).
-func (s *Stage) route(addr netip.Addr, pool *announce.Pool, of map[vip.FrontendKey]frontend) (r announce.Route) {
+func (s *Stage) route(addr netip.Addr, pool *announce.Pool, of []frontend) (r announce.Route) {
 	c := &pool.Routes
 	p := announce.RoutePolicy{RouteKeys: c.RouteKeys, From: c.From}
 	if i := slices.IndexFunc(c.Aggregates, func(a netip.Prefix) bool { return a.Contains(addr) }); i >= 0 {
@@ -100,7 +100,7 @@ func (s *Stage) route(addr netip.Addr, pool *announce.Pool, of map[vip.FrontendK
 }
 
 // selects reports whether a rule selects one of the services of a VIP.
-func (s *Stage) selects(rule *announce.RouteRule, of map[vip.FrontendKey]frontend) bool {
+func (s *Stage) selects(rule *announce.RouteRule, of []frontend) bool {
 	for _, f := range of {
 		if rule.Selects(f.service, s.services[f.service].labels) {
 			return true
@@ -111,7 +111,7 @@ func (s *Stage) selects(rule *announce.RouteRule, of map[vip.FrontendKey]fronten
 
 // usableBackends returns how many backends of a VIP are usable on this host: for each of its services that of the
 // frontend with the most, because the ports of a service usually have the same backends.
-func usableBackends(of map[vip.FrontendKey]frontend) (sum int) {
+func usableBackends(of []frontend) (sum int) {
 	most := map[vip.ServiceKey]int{}
 	for _, f := range of {
 		if f.problem == "" && f.usable > most[f.service] {

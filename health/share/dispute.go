@@ -31,7 +31,7 @@ func (it *item) disputes() bool {
 	return it.row.known() && it.own.Health != it.row.Health && (it.own.Health == vip.Healthy || it.own.Health == vip.Unhealthy)
 }
 
-// Disputes returns where this host disagrees with the fleet. It costs O(targets). It is the zero value
+// Disputes returns where this host disagrees with the fleet. It costs O(disputes). It is the zero value
 // while results are not shared, or this host is cut off from Consul.
 func (s *Share) Disputes() (out Disputes) {
 	s.mu.Lock()
@@ -40,13 +40,10 @@ func (s *Share) Disputes() (out Disputes) {
 		return out
 	}
 	by, now := map[string]struct{}{}, time.Now()
-	for _, it := range s.items {
-		if it.probing == 0 {
-			continue
-		}
-		out.Probes++
+	out.Probes = s.probes
+	for it := range s.disputed {
 		switch {
-		case !it.disputes(), now.Sub(later(it.evidenceAt(), it.judgedAt)) < disputeAfter:
+		case now.Sub(later(it.evidenceAt(), it.judgedAt)) < disputeAfter:
 		case it.own.Health == vip.Unhealthy:
 			out.Failing++
 		default:

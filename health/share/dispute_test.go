@@ -3,6 +3,7 @@ package share
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -85,4 +86,31 @@ func TestDisputeOfAWrongVerdict(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The status asks often, so what nothing disputes costs nothing.
+func TestDisputesVisitsNoOtherTarget(t *testing.T) {
+	s := New(Options{})
+	s.mode.decided = true
+	for i := range 100_000 {
+		s.items[strconv.Itoa(i)] = &item{probing: 1}
+	}
+	walk := fastest(func() {
+		for _, it := range s.items {
+			_ = it.disputes()
+		}
+	})
+	if took := fastest(func() { s.Disputes() }); took > walk/10 {
+		t.Errorf("%s; a walk over all targets takes %s", took, walk)
+	}
+}
+
+func fastest(do func()) time.Duration {
+	best := time.Hour
+	for range 10 {
+		began := time.Now()
+		do()
+		best = min(best, time.Since(began))
+	}
+	return best
 }

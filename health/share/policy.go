@@ -215,12 +215,14 @@ func (s *Share) setProbing(it *item, now time.Time) {
 	}
 	it.probing = pace
 	if pace == 0 {
+		s.probes--
 		s.Engine.Stop(it.target)
 		s.setOwn(it, probe.Result{}, false)
 		return
 	}
 	s.Engine.Start(it.target, probe.Use{Namespace: it.namespace, Local: it.local, Slow: pace, Begins: it.beginning()})
 	if was == 0 {
+		s.probes++
 		own, _, _ := s.Own.Get(it.target)
 		s.setOwn(it, own, true)
 	}

@@ -84,6 +84,9 @@ type Share struct {
 	changed map[*item]struct{} // with another result; not published yet
 	next    time.Time          // the earliest next publication
 	votes   votes
+
+	probes   int                // the items that this host probes
+	disputed map[*item]struct{} // see item.disputes
 }
 
 // item is a target, or a row of a target that this host doesn't have.
@@ -126,7 +129,7 @@ func New(o Options) *Share {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Share{Options: o, wake: wake.New(), assigned: make(chan struct{}), members: newAssignment(o.Probers.count()), targets: map[probe.Target]*item{},
-		items: map[string]*item{}, changed: map[*item]struct{}{}}
+		items: map[string]*item{}, changed: map[*item]struct{}{}, disputed: map[*item]struct{}{}}
 	for g := range s.grouped {
 		s.grouped[g] = map[*item]struct{}{}
 	}
@@ -384,6 +387,11 @@ func (s *Share) publish(now time.Time) (next time.Time) {
 func (s *Share) look(it *item) {
 	now := time.Now()
 	s.setProbing(it, now)
+	if it.disputes() {
+		s.disputed[it] = struct{}{}
+	} else {
+		delete(s.disputed, it)
+	}
 	if it.wanted {
 		if r := s.resultOf(it); r != it.result {
 			it.result = r

@@ -29,9 +29,10 @@ type Statistics interface {
 // Counted has the parts of a Traffic that a Plane counts; the others are 0. Every Plane counts Connections, Active and
 // bytes.
 type Counted struct {
-	Packets  bool
-	Inactive bool
-	Rates    bool
+	Packets   bool
+	Inactive  bool
+	Rates     bool
+	Audiences bool // frontends for internal clients by themselves, and not with those for everyone
 }
 
 // Traffic is the traffic of a frontend or an endpoint. In is from clients to backends, Out is the reverse. IPVS and

@@ -286,7 +286,7 @@ func (c *Client) ListConnections(ctx context.Context, want func(vip.FrontendKey)
 
 // Counted implements reconcile.Statistics. The proxy counts no packets, which only the kernel sees,
 // and no rates. It has no inactive connections.
-func (c *Client) Counted() reconcile.Counted { return reconcile.Counted{} }
+func (c *Client) Counted() reconcile.Counted { return reconcile.Counted{Audiences: true} }
 
 // Totals implements reconcile.Statistics. It costs O(frontends and endpoints).
 func (c *Client) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {

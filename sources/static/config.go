@@ -49,7 +49,7 @@ func (c *Config) Load(source string, pools []spec.Pool) ([]vip.Service, []vip.Pr
 	if _, err := f.read(context.Background(), readAll, nil); err != nil {
 		return nil, []vip.Problem{{Code: vip.CodeInvalid, Place: c.Path, Message: err.Error(), Hint: "make the directory, or correct the source's path"}}
 	}
-	services := f.services()
+	services := f.services(f.all())
 	slices.SortFunc(services, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
 	return services, f.problems()
 }

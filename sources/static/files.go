@@ -34,7 +34,7 @@ const (
 
 // change is the difference that a read of the directory found.
 type change struct {
-	put     []vip.Service
+	put     []vip.ServiceKey // those with another definition in effect
 	gone    []vip.ServiceKey
 	missing bool // files are gone that this read did not remove
 }
@@ -417,18 +417,23 @@ func (f *files) decide(key vip.ServiceKey, path string, c *change) {
 	}
 	f.winners[key] = winner
 	if winner != was || winner == path {
-		c.put = append(c.put, f.byPath[winner].rows[key].service)
+		c.put = append(c.put, key)
 	}
 }
 
-// services returns the services in effect, in no order.
-func (f *files) services() []vip.Service {
-	out := make([]vip.Service, 0, len(f.winners))
-	for key, path := range f.winners {
-		out = append(out, f.byPath[path].rows[key].service)
+// services returns the services in effect of these names.
+func (f *files) services(keys []vip.ServiceKey) []vip.Service {
+	out := make([]vip.Service, 0, len(keys))
+	for _, key := range keys {
+		if path, is := f.winners[key]; is { // else it is gone again
+			out = append(out, f.byPath[path].rows[key].service)
+		}
 	}
 	return out
 }
+
+// all returns the names of the services in effect, in no order.
+func (f *files) all() []vip.ServiceKey { return slices.Collect(maps.Keys(f.winners)) }
 
 // problems returns all problems, sorted by place. It costs O(problems).
 func (f *files) problems() []vip.Problem {

@@ -189,14 +189,14 @@ func (s *Source) publish(c change, err error) {
 	case s.out == nil:
 	case !s.listed && (err == nil || s.files.known()), s.listed && !slices.Equal(s.published, problems):
 		s.report(problems)
-		s.out.Replace(s.files.services(), problems)
+		s.out.Replace(s.files.services(s.files.all()), problems)
 		s.listed, s.stale, s.published = true, false, problems
 	default:
 		if len(c.gone) > 0 {
 			s.out.Delete(c.gone...)
 		}
-		if len(c.put) > 0 {
-			s.out.Put(c.put...)
+		if put := s.files.services(c.put); len(put) > 0 {
+			s.out.Put(put...)
 		}
 	}
 }

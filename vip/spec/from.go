@@ -27,11 +27,12 @@ func FromService(s vip.Service) Service {
 	for i := range s.Ports {
 		out.Ports = append(out.Ports, writePort(&s.Ports[i]))
 	}
-	for _, b := range s.Backends {
-		if s.Forward == vip.ForwardHost {
-			break // the host itself
-		}
-		out.Backends = append(out.Backends, FromBackend(b))
+	if s.Forward == vip.ForwardHost || len(s.Backends) == 0 {
+		return out // the host itself, or none
+	}
+	out.Backends = make([]Backend, len(s.Backends))
+	for i, b := range s.Backends {
+		out.Backends[i] = FromBackend(b)
 	}
 	return out
 }

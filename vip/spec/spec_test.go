@@ -431,3 +431,15 @@ func FuzzParseBackendID(f *testing.F) {
 		}
 	})
 }
+
+// The spec of a service is written once, in its size: a cache writes it for every service of a fleet.
+func TestFromServiceDoesNotGrow(t *testing.T) {
+	allocations := func(backends int) float64 {
+		s := vip.Service{Backends: make([]vip.Backend, backends)}
+		return testing.AllocsPerRun(10, func() { FromService(s) })
+	}
+	one := allocations(1)
+	if more, want := allocations(16)-one, 15*(allocations(2)-one); more != want {
+		t.Errorf("15 more backends cost %v allocations, and one more %v", more, want/15)
+	}
+}

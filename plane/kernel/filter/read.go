@@ -85,6 +85,15 @@ func Damage(table string) string {
 	return fmt.Sprintf("nftables table inet %s is missing or not as it should be", table)
 }
 
+// Generation returns the number of the last transaction that changed any table of the network namespace.
+func (f *Table) Generation(ctx context.Context) (uint32, error) {
+	if err := f.conn.Open(ctx); err != nil {
+		return 0, err
+	}
+	defer f.conn.Close()
+	return f.conn.Generation(ctx)
+}
+
 // Read returns the content of the table. A missing table is an empty ruleset.
 func (f *Table) Read(ctx context.Context) (*Ruleset, error) { return f.ReadWith(ctx, nil) }
 

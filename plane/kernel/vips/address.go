@@ -72,10 +72,10 @@ func (p *Plane) wants(a netip.Addr) bool {
 }
 
 // lacks reports whether an address needs a route that the device may not have. With Sockets, it costs a socket if the address
-// is the host's own.
+// is the host's own, unless that is in 127.0.0.0/8.
 func (p *Plane) lacks(a netip.Addr) bool {
 	r := p.addrs[a].route
-	return r == doubtful || r == absent && !(p.sockets && p.binds(a))
+	return r == doubtful || r == absent && !(p.sockets && (a.Is4() && a.IsLoopback() || p.binds(a)))
 }
 
 // damage returns what is wrong with an address that frontends use.

@@ -337,6 +337,9 @@ func TestAnAddressOfTheHostGoes(t *testing.T) {
 	p := newFaked(t, newFakeKernel(), Options{Sockets: true}, "127.9.0.1:80", "198.51.100.1:80")
 	p.binds = host.CanBind
 	expect.Equal(t, p.reads(), "127.9.0.1:80[] 198.51.100.1:80[address 198.51.100.1 is no longer an address of this host]", "read")
-	p.binds = func(netip.Addr) bool { return true }
+	p.binds = func(a netip.Addr) bool {
+		expect.Equal(t, a, netip.MustParseAddr("198.51.100.1"), "a socket to find out")
+		return true
+	}
 	expect.Equal(t, p.reads(), "127.9.0.1:80[] 198.51.100.1:80[]", "an address that sockets can be bound to")
 }
