@@ -20,6 +20,7 @@
 //	realserver.go   tunnel devices on a real server
 //	actual.go       Actual: reads the kernel, adopts and reports damage; Check: what others change
 //	leave.go        Find, Leave and Remove: what a dataplane left in the kernel
+//	foreign.go      Foreign: what others have in IPVS, as commands of ipvsadm
 //	connections.go  open connections of draining backends, and the list of all
 //	stats.go        statistics
 //	unsupported.go  what IPVS can't do

@@ -13,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/plane"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
+	"github.com/ironvip/ironvip/plane/kernel/vips"
 )
 
 // Kind is this dataplane.
@@ -63,6 +64,25 @@ func find(ctx context.Context, h plane.Host) (plane.Leaver, error) {
 		return leaver{Target: target}, nil
 	}
 	return leaver{target, paths, pathOptions(h.Device).Table, n}, nil
+}
+
+// Foreign returns what others have in IPVS, beside a dataplane with a device, as commands of ipvsadm. It changes nothing.
+func Foreign(ctx context.Context, device string) ([][]string, error) {
+	on, err := vips.Find(ctx, device)
+	if err != nil {
+		return nil, err
+	}
+	defer on.Close()
+	found, err := find(ctx, plane.Host{Device: device, Owns: on.Has})
+	if err != nil {
+		return nil, err
+	}
+	defer found.Close()
+	all := found.(leaver)
+	if all.Blind() {
+		return nil, ipvs.ErrNoIPVS
+	}
+	return all.Foreign(ctx, func(mark uint32) bool { return all.paths != nil && all.paths.Owns(mark) })
 }
 
 // leaver is a Target with the paths of probes.

@@ -39,7 +39,7 @@ func (t *Target) Apply(ctx context.Context, batch []updateOf) error {
 			}
 			drawn = append(drawn, u.Key)
 		}
-		if t.isOurs(mark) {
+		if t.Owns(mark) {
 			changes = append(changes, change{kernel.CmdDelService, u.Key, mark, i})
 		}
 		if u.New != nil {
@@ -120,7 +120,8 @@ func (t *Target) outcome(u *updateOf, c *change, err error) {
 	}
 }
 
-func (t *Target) isOurs(mark uint32) bool {
+// Owns reports whether the service by a mark is ours, as far as the Target has read or made it.
+func (t *Target) Owns(mark uint32) bool {
 	_, ours := t.ours[mark]
 	return ours
 }

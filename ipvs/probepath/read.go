@@ -100,7 +100,7 @@ func (t *Target) observe(ctx context.Context, p vip.ProbePath, mark uint32) (o o
 	if s == nil {
 		return observed{Value: p, Damage: []string{fmt.Sprintf("ipvs service by mark %#x missing", mark)}}, false, nil
 	}
-	isOurs = t.isOurs(mark) || s.Service == wanted(p, mark).Service
+	isOurs = t.Owns(mark) || s.Service == wanted(p, mark).Service
 	if isOurs && len(s.Dests) == 1 && s.Dests[0].Forward == kernel.ForwardTunnel {
 		p.Forward = vip.ForwardTunnel
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
@@ -72,23 +73,30 @@ virtual_server 2001:db8:77::1 80 {
 }
 `
 
-// The configuration of keepalived, and what it made of the kernel, become services that program the
+// The configuration of keepalived, and what it made of the kernel, also read from the kernel itself, become services that program the
 // same into the kernel.
 //
 // Slow: keepalived and two agents start in the emulated machine.
 func TestImportedServicesProgramTheSame(t *testing.T) {
 	h, lab := newLab(t)
-	text := strings.ReplaceAll(keepalivedServices, "POOL", h.pool)
+	services := strings.ReplaceAll(keepalivedServices, "POOL", h.pool)
 	dir := t.TempDir()
 	conf, rules := filepath.Join(dir, "keepalived.conf"), filepath.Join(dir, "rules")
-	must.Succeed(t, os.WriteFile(conf, []byte(text), 0o644))
+	must.Succeed(t, os.WriteFile(conf, []byte(services), 0o644))
 	want := keepalivedState(t, lab.Director, conf, dir)
 	must.Succeed(t, os.WriteFile(rules, []byte(strings.Join(want, "\n")+"\n"), 0o644))
 
-	for _, c := range []struct{ program, file string }{{"keepalived", conf}, {"ipvsadm", rules}} {
+	out := must.Get(lab.Director.Feed(strings.Join(want, "\n"), "ipvsadm", "-R"))(t)
+	must.Equal(t, string(out), "")
+
+	for _, c := range []struct{ program, file string }{{"keepalived", conf}, {"ipvsadm", rules}, {"ipvs", ""}} {
 		t.Run(c.program, func(t *testing.T) {
 			out := t.TempDir()
-			if r := command(t, "import", c.program, c.file, "--dir", out); r.code != 0 || strings.Count(r.stderr, c.file+":") != strings.Count(r.stderr, noProtocol) {
+			var r result
+			lab.Director.Do(func() {
+				r = command(t, slices.DeleteFunc([]string{"import", c.program, c.file, "--dir", out}, func(arg string) bool { return arg == "" })...)
+			})
+			if notes := strings.Count(r.stderr, noProtocol); r.code != 0 || !strings.HasSuffix(r.stderr, fmt.Sprintf(" services, %s\n", text.Plural(notes, "note"))) {
 				t.Fatal(r)
 			}
 			services := must.Get(os.ReadFile(filepath.Join(out, "services.d", c.program+".toml")))(t)

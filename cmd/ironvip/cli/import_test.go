@@ -16,10 +16,13 @@ const (
 	ipvsadmSample    = "../../../cmd/ironvip/cli/migrate/ipvsadm/testdata/rules"
 	haproxySample    = "../../../cmd/ironvip/cli/migrate/haproxy/testdata/haproxy.cfg"
 	metallbSample    = "../../../cmd/ironvip/cli/migrate/metallb/testdata/metallb.yaml"
+	ldirectordSample = "../../../cmd/ironvip/cli/migrate/ldirectord/testdata/ldirectord.cf"
+	kubeVIPSample    = "../../../cmd/ironvip/cli/migrate/kubevip/testdata/kube-vip.yaml"
 )
 
 func TestImport(t *testing.T) {
-	for _, c := range []struct{ program, sample string }{{"keepalived", keepalivedSample}, {"ipvsadm", ipvsadmSample}, {"haproxy", haproxySample}, {"metallb", metallbSample}} {
+	for _, c := range []struct{ program, sample string }{{"keepalived", keepalivedSample}, {"ipvsadm", ipvsadmSample}, {"haproxy", haproxySample}, {"metallb", metallbSample},
+		{"ldirectord", ldirectordSample}, {"kube-vip", kubeVIPSample}} {
 		t.Run(c.program, func(t *testing.T) {
 			got := run(t, Options{}, "import "+c.program+" "+c.sample)
 			golden(t, "import_"+c.program+".txt", got.String())
@@ -39,6 +42,8 @@ func TestImportedFilesAreValid(t *testing.T) {
 		{"haproxy", "defaults\n timeout client 30s\n timeout server 30s\nlisten a\n mode tcp\n bind 10.0.0.1:80\n balance source\n option httpchk GET /\n server a 10.1.0.1:80 check weight 2\n"},
 		{"metallb", "kind: IPAddressPool\nmetadata: {name: a}\nspec: {addresses: [192.0.2.0/24]}\n---\nkind: BGPPeer\nmetadata: {name: r}\nspec: {myASN: 65010, peerASN: 65000, peerAddress: 10.0.0.1}\n" +
 			"---\nkind: BGPAdvertisement\nspec: {aggregationLength: 24, communities: [\"65010:1\"], peers: [r]}\n"},
+		{"ldirectord", "\nfallback=10.1.0.9:80 masq\nvirtual=10.0.0.1:80\n\treal=10.1.0.1->10.1.0.3:8080 masq 5\n\trequest=\"x\"\n\tpersistent=60\n"},
+		{"kube-vip", "kind: Pod\nspec: {containers: [{env: [{name: cp_enable, value: \"true\"}, {name: address, value: 10.0.0.1}, {name: vip_arp, value: \"true\"}]}]}\n"},
 	} {
 		t.Run(c.program, func(t *testing.T) {
 			dir := t.TempDir()
@@ -59,7 +64,7 @@ func TestImportedFilesAreValid(t *testing.T) {
 }
 
 func TestImportOfAMissingFile(t *testing.T) {
-	for _, program := range []string{"keepalived", "ipvsadm", "haproxy", "metallb"} {
+	for _, program := range []string{"keepalived", "ipvsadm", "haproxy", "metallb", "ldirectord", "kube-vip"} {
 		got := run(t, Options{}, "import "+program+" /nonexistent/file")
 		if got.code != command.ExitError || got.stdout != "" || !strings.Contains(got.stderr, "/nonexistent/file") {
 			t.Errorf("%s: %v", program, got)

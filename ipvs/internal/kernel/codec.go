@@ -71,6 +71,7 @@ const (
 	FlagOnePacket  = 0x4
 	FlagSched1     = 0x8
 	FlagSched2     = 0x10
+	FlagSched3     = 0x20
 )
 
 // The netmasks of persistence: each client address is a client.

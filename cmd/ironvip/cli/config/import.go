@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,9 +19,12 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/haproxy"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/ipvsadm"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/keepalived"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/kubevip"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/ldirectord"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/metallb"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/ipvs/dataplane"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -31,44 +35,57 @@ func (a *app) importCommands() *cobra.Command {
 	return command.Group("import", "convert the configuration of another load balancer",
 		a.importCommand("keepalived", "keepalived.conf",
 			"Converts virtual_server blocks, the checks of their real servers, and the addresses of\nvrrp_instance blocks.", keepalived.Convert),
+		a.importCommand("ipvs", "",
+			"Converts the services that other programs have in this host's IPVS; ironvip's own are left out. Run it as root.", kernelImport),
 		a.importCommand("ipvsadm", "ipvsadm.rules",
 			"Converts what \"ipvsadm -Sn\" prints; FILE may be \"-\" for stdin.", a.textImport(ipvsadm.Convert)),
+		a.importCommand("ldirectord", "ldirectord.cf",
+			"Converts virtual sections and their checks; FILE may be \"-\" for stdin.", a.textImport(ldirectord.Convert)),
 		a.importCommand("haproxy", "haproxy.cfg",
 			"Converts listen sections, and frontend sections with their default_backend, in mode tcp.", a.textImport(haproxy.Convert)),
 		a.importCommand("metallb", "metallb.yaml",
 			"Converts IPAddressPool, L2Advertisement, BGPAdvertisement, BGPPeer, BFDProfile and Community, as\n\"kubectl -n metallb-system get ipaddresspools,l2advertisements,bgpadvertisements,bgppeers,bfdprofiles,communities -o yaml\"\nprints them; FILE may be \"-\" for stdin.", a.textImport(metallb.Convert)),
+		a.importCommand("kube-vip", "kube-vip.yaml",
+			"Converts the variables of kube-vip's static pod or DaemonSet, and the ConfigMap \"kubevip\" of its cloud provider, as\n"+
+				"\"kubectl -n kube-system get daemonset/kube-vip-ds configmap/kubevip -o yaml\" prints them; FILE may be \"-\" for stdin.", a.textImport(kubevip.Convert)),
 	)
 }
 
-// importCommand returns the command that converts one kind of file.
-func (a *app) importCommand(program, example, long string, convert func(name string) migrate.Result) *cobra.Command {
+// importCommand returns the command that converts one kind of file, or without an example what is in the kernel.
+func (a *app) importCommand(program, example, long string, convert func(file string) (migrate.Result, error)) *cobra.Command {
 	var dir string
+	args, file := cobra.ExactArgs(1), " FILE"
+	if example == "" {
+		args, file = cobra.NoArgs, ""
+	}
+	line := strings.TrimSpace("ironvip import " + program + " " + example)
 	cmd := &cobra.Command{
 		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault), // files of any name
-		Use:               program + " FILE",
+		Use:               program + file,
 		Short:             "convert a configuration of " + program + " to TOML; needs no agent",
 		Long: long + `
 It prints ironvip.toml and a file of services.d, or writes them to a new directory. On stderr, it
 lists with file and line what has no equivalent. The exit code is 3 if "config validate" would refuse
 the result: the notes have the lines that cause it.`,
-		Example: fmt.Sprintf("  ironvip import %s %s\n  ironvip import %[1]s %[2]s --dir ./converted && ironvip config validate ./converted", program, example),
-		Args:    cobra.ExactArgs(1),
+		Example: fmt.Sprintf("  %s\n  %[1]s --dir ./converted && ironvip config validate ./converted", line),
+		Args:    args,
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "write the files to this directory instead of stdout; existing files are not replaced")
 	command.Must(cmd.MarkFlagDirname("dir"))
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		result := convert(args[0])
-		if len(result.Services) == 0 && len(result.Notes) == 1 && result.Notes[0].Line == 0 {
-			return errors.New(result.Notes[0].String()) // the file was not read
+		from := command.First(args, "the services of the kernel")
+		result, err := convert(from)
+		if err != nil {
+			return err
 		}
-		made, err := newImported(program, args[0], &result)
+		made, err := newImported(program, from, &result)
 		if err != nil {
 			return err
 		}
 		_, problems := configs.Parse(configs.ConfigName, []byte(made.Config))
 		for _, p := range problems {
 			result.Refused++
-			result.Note(migrate.Place{File: args[0]}, "%s", p.Error())
+			result.Note(migrate.Place{File: from}, "%s", p.Error())
 		}
 		for _, n := range result.Notes {
 			made.Notes = append(made.Notes, n.String())
@@ -90,15 +107,24 @@ the result: the notes have the lines that cause it.`,
 }
 
 // textImport reads the file that a converter of texts converts.
-func (a *app) textImport(convert func(name, text string) migrate.Result) func(string) migrate.Result {
-	return func(file string) (result migrate.Result) {
+func (a *app) textImport(convert func(name, text string) migrate.Result) func(string) (migrate.Result, error) {
+	return func(file string) (migrate.Result, error) {
 		text, name, problem := a.ReadInput(file, maxImport)
 		if problem != nil {
-			result.Note(migrate.Place{File: name}, "not read: %s", problem.Message)
-			return result
+			return migrate.Result{}, fmt.Errorf("%s: not read: %s", name, problem.Message)
 		}
-		return convert(name, string(text))
+		return convert(name, string(text)), nil
 	}
+}
+
+// kernelImport converts what others have in IPVS, beside the dataplane of this host's configuration.
+func kernelImport(string) (migrate.Result, error) {
+	device := configs.DefaultDevice
+	if c, _ := configs.Load(command.DefaultConfig); c != nil {
+		device = c.Dataplane.Device
+	}
+	commands, err := dataplane.Foreign(context.Background(), device)
+	return ipvsadm.ConvertCommands(commands), err
 }
 
 // imported is what an import made, as texts and for -o json.
@@ -147,18 +173,18 @@ func importedConfig(result *migrate.Result) (string, error) {
 	}
 	err := add(output.TOMLBlocks("pool", pools))
 	if announce := result.Announce; announce != nil {
-		err = cmp.Or(err, add(announceTable(announce, len(result.Pools) == 0), nil), add(output.TOMLBlocks("announce.bgp", announce.Routers)))
+		err = cmp.Or(err, add(announceTable(announce), nil), add(output.TOMLBlocks("announce.bgp", announce.Routers)))
 	}
 	err = cmp.Or(err, add(output.TOMLBlocks("hook", result.Hooks)))
 	return strings.Join(parts, "\n"), err
 }
 
-// announceTable returns the table [announce], with its mode if the pools have none of their own.
-func announceTable(announce *migrate.Announce, mode bool) string {
+// announceTable returns the table [announce].
+func announceTable(announce *migrate.Announce) string {
 	var b strings.Builder
 	b.WriteString("[announce]\n")
-	if mode {
-		b.WriteString("mode = \"l2\"\n")
+	if announce.Mode != "" {
+		fmt.Fprintf(&b, "mode = %q\n", announce.Mode)
 	}
 	if len(announce.Interfaces) > 0 {
 		fmt.Fprintf(&b, "interfaces = [%s]\n", quoted(announce.Interfaces))

@@ -9,5 +9,6 @@
 //
 //	result.go    Result, and the settings that go with the services
 //	statement.go lines as words
+//	object.go    YAML as objects, of Kubernetes' resources
 //	listener.go  from what the other program listens on to services with names; values that converters read alike
 package migrate

@@ -106,7 +106,7 @@ func (r *Result) withoutTwins(listeners []Listener) (out []Listener) {
 			ports = append(ports, p)
 		}
 		if twin != nil {
-			r.Note(l.Place, "%s port %s is also that of line %d, which is converted: this one is not", l.Addr, l.Ports[0].Port, twin.Line)
+			r.Note(l.Place, "%s port %s is also that of %s, which is converted: this one is not", l.Addr, l.Ports[0].Port, twin.From(l.Place))
 			continue
 		}
 		for protocol, mine := range own {
@@ -121,7 +121,7 @@ func (r *Result) withoutTwins(listeners []Listener) (out []Listener) {
 	return out
 }
 
-// keepValid gives a service the backends with which it is valid, and notes the others. A problem that is left makes the result
+// keepValid gives a service the backends and the scheduler flags with which it is valid, and notes the others. A problem that is left makes the result
 // invalid.
 func (r *Result) keepValid(s *Service, backends []Backend) {
 	pool := spec.Pool{Name: PoolName} // with the addresses that matter here
@@ -140,14 +140,22 @@ func (r *Result) keepValid(s *Service, backends []Backend) {
 		}
 		_, problems := s.Service.Build("import", s.Place.String())
 		problems = append(problems, spec.CheckAgainstPools(&s.Service, []spec.Pool{pool})...)
-		refused := map[int]vip.Problem{}
+		refused, flags := map[int]vip.Problem{}, map[int]vip.Problem{}
 		for _, p := range problems {
 			var i int
 			if n, _ := fmt.Sscanf(p.Field, "backends[%d]", &i); n == 1 && i < len(backends) {
 				refused[i] = p
+			} else if n, _ := fmt.Sscanf(p.Field, "scheduler_flags[%d]", &i); n == 1 {
+				flags[i] = p
 			}
 		}
-		if len(refused) == 0 {
+		for i := len(s.SchedulerFlags) - 1; i >= 0; i-- {
+			if p, is := flags[i]; is {
+				r.Note(s.Place, "service %s: the scheduler flag %s is not converted: %s", s.Name, s.SchedulerFlags[i], p.Message)
+				s.SchedulerFlags = slices.Delete(slices.Clone(s.SchedulerFlags), i, i+1)
+			}
+		}
+		if len(refused)+len(flags) == 0 {
 			for _, p := range problems {
 				p.Place = "" // Note has it
 				r.Refused++
@@ -247,8 +255,8 @@ func Weight(n int) *int {
 // Scheduler sets the scheduler of a service, or notes that ironvip doesn't have it.
 func (r *Result) Scheduler(at Place, s *spec.Service, name string) {
 	var known vip.Scheduler
-	if known.UnmarshalText([]byte(name)) != nil {
-		r.Note(at, "the scheduler %s is not available: %s is used", name, s.Scheduler)
+	if name == "" || known.UnmarshalText([]byte(name)) != nil {
+		r.Note(at, "the scheduler %s is not available: %s is used", cmp.Or(name, `""`), s.Scheduler)
 		return
 	}
 	s.Scheduler = name
@@ -261,6 +269,35 @@ func (r *Result) Affinity(at Place, timeout time.Duration) *spec.Affinity {
 		timeout = vip.MaxAffinity
 	}
 	return &spec.Affinity{Timeout: new(spec.Duration(timeout))}
+}
+
+// Number reads a number within bounds. It notes anything else, and what takes its place.
+func (r *Result) Number(at Place, what, text string, least, most int, instead string) (n int, ok bool) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least || n > most {
+		r.Note(at, "%s %q is not a number from %d to %d: %s", what, text, least, most, instead)
+		return 0, false
+	}
+	return n, true
+}
+
+// Bounded returns a time within bounds, and notes that it was not.
+func (r *Result) Bounded(at Place, what string, d, least, most time.Duration) *spec.Duration {
+	bounded := min(max(d, least), most)
+	if bounded != d {
+		r.Note(at, "%s of %s is out of bounds: %s is used", what, spec.Duration(d), spec.Duration(bounded))
+	}
+	return new(spec.Duration(bounded))
+}
+
+// Range returns the addresses from first to last; none if there are more than most, or if it isn't a range.
+func Range(first, last netip.Addr, most int) (out []netip.Addr) {
+	for a := first; a.BitLen() == last.BitLen() && a.Compare(last) <= 0 && len(out) <= most; a = a.Next() {
+		if out = append(out, a); a == last && len(out) <= most {
+			return out
+		}
+	}
+	return nil
 }
 
 // Port reads a port. It returns 0 for anything else.

@@ -28,6 +28,14 @@ func (p Place) String() string {
 	return fmt.Sprintf("%s:%d", p.File, p.Line)
 }
 
+// From names a place for a note at another one: "line 12", with the file if it is another.
+func (p Place) From(at Place) string {
+	if p.File != at.File {
+		return p.String()
+	}
+	return fmt.Sprintf("line %d", p.Line)
+}
+
 // Note is a part of the input that the result does not have, or that a reader has to check.
 type Note struct {
 	Place
@@ -45,6 +53,7 @@ type Service struct {
 
 // Announce is what the input says about hosts that share addresses.
 type Announce struct {
+	Mode       string       // announce.mode; "": the pools have theirs
 	Peers      []netip.Addr // other hosts, and this one if the input names it
 	Interfaces []string     // that have the addresses; none: not stated
 	Priority   int          // of this host, the highest one owns; 0: not stated
@@ -172,5 +181,9 @@ func (r *Result) SortNotes() {
 	slices.SortStableFunc(r.Notes, func(a, b Note) int {
 		return cmp.Or(cmp.Compare(files[a.File], files[b.File]), cmp.Compare(a.Line, b.Line))
 	})
-	r.Notes = slices.Compact(r.Notes)
+	seen := map[Note]bool{}
+	r.Notes = slices.DeleteFunc(r.Notes, func(n Note) bool {
+		defer func() { seen[n] = true }()
+		return seen[n]
+	})
 }

@@ -246,11 +246,9 @@ func (c *check) result(p *proxy) *spec.HealthCheck {
 	}
 	interval := cmp.Or(c.first.interval, spec.Duration(defaultInter))
 	out.Interval, out.FastInterval = &interval, new(min(cmp.Or(c.first.fast, interval), interval))
-	timeout := min(interval, spec.Duration(vip.MaxCheckTimeout)) // HAProxy's default is the interval
-	if c.timeout != nil {
-		timeout = *c.timeout
+	if out.Timeout = c.timeout; out.Timeout == nil { // HAProxy's default is the interval
+		out.Timeout = p.Bounded(c.at, "the timeout of a check", time.Duration(interval), vip.MinCheckInterval, vip.MaxCheckTimeout)
 	}
-	out.Timeout = &timeout
 	out.Rise, out.Fall = new(cmp.Or(c.first.rise, defaultRise)), new(cmp.Or(c.first.fall, defaultFall))
 	return &out
 }

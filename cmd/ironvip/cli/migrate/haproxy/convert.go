@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -79,13 +78,12 @@ type proxy struct {
 func (c *converter) proxy(s *section, used map[string]bool) []migrate.Listener {
 	if mode := s.mode(); mode != "tcp" {
 		c.Note(s.Place, "%s %s is not converted: ironvip forwards connections and does not read requests (mode %s)", s.kind, s.name, mode)
-		for _, l := range s.lines {
-			if l.Words[0] == "default_backend" || l.Words[0] == "use_backend" {
-				used[l.Arg(0)] = true // the note of the frontend is enough
-				c.backends[l.Arg(0)].drop()
-			}
-		}
-		s.drop()
+		c.leaveOut(s, used)
+		return nil
+	}
+	if off := s.disabled(); off != nil {
+		c.Note(off.Place, "%s: %s %s is not converted", off.String(), s.kind, s.name)
+		c.leaveOut(s, used)
 		return nil
 	}
 	p := &proxy{converter: c, idle: map[string]*spec.Duration{}}
@@ -122,6 +120,19 @@ func (c *converter) proxy(s *section, used map[string]bool) []migrate.Listener {
 		return nil
 	}
 	return p.listeners(s, binds)
+}
+
+// leaveOut makes a section and its backends read: a note names the section.
+func (c *converter) leaveOut(s *section, used map[string]bool) {
+	for _, l := range s.lines {
+		if l.Words[0] == "default_backend" || l.Words[0] == "use_backend" {
+			used[l.Arg(0)] = true
+			if b := c.backends[l.Arg(0)]; b != nil {
+				b.drop()
+			}
+		}
+	}
+	s.drop()
 }
 
 // backendOf returns the backend of a section: that of its first use_backend without a condition, or else of its last
@@ -291,12 +302,7 @@ func (p *proxy) limit(l *migrate.Statement, least, most, standard time.Duration)
 
 // number reads a number within bounds. It notes anything else, so that the default stays.
 func (p *proxy) number(l *migrate.Statement, what, text string, least, most int) (n int, ok bool) {
-	n, err := strconv.Atoi(text)
-	if err != nil || n < least || n > most {
-		p.Note(l.Place, "%s %q is not converted: it is not a number from %d to %d", what, text, least, most)
-		return 0, false
-	}
-	return n, true
+	return p.Number(l.Place, what, text, least, most, "not converted")
 }
 
 // listeners returns one listener for each address that is bound. The ports of one address that accept

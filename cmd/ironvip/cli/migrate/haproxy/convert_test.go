@@ -103,7 +103,7 @@ func TestTimes(t *testing.T) {
 		{"timeout connect 5s\ntimeout client 1m\ntimeout server 2m\ntimeout server-fin 3s\ntimeout queue 4s", "5s 2m 3s 4s", ""},
 		{"timeout connect 0\ntimeout server-fin 0s\ntimeout queue 0", "- - - -", "timeout connect 0 is no limit: the default of 3s is used"},
 		{"timeout client 0\ntimeout server 1m", "- 168h - -", "timeout client 0 is no limit: idle_timeout is its maximum, 168h"},
-		{"timeout client 2147483647d", "- 168h - -", "2147483647d is out of bounds: 168h is used"},
+		{"timeout client 2147483647d", "- 168h - -", "is out of bounds: 168h is used"},
 		{"timeout client 99999999999999999999s", "- 168h - -", "is out of bounds: 168h is used"},
 		{"timeout client -5s", "- - - -", `"-5s" is not a time: ignored`},
 		{"timeout client 5y", "- - - -", `"5y" is not a time: ignored`},
@@ -126,15 +126,15 @@ func TestTimes(t *testing.T) {
 func TestValuesThatAreNotNumbers(t *testing.T) {
 	plain, _ := one(t, "server a 10.1.0.1:80 check")
 	for _, c := range []struct{ line, option, note string }{
-		{"", "weight many", `server option weight "many" is not converted`},
-		{"", "maxconn 1k", `server option maxconn "1k" is not converted`},
-		{"", "maxconn -1", `server option maxconn "-1" is not converted`},
-		{"", "maxqueue 1k", `server option maxqueue "1k" is not converted`},
-		{"", "port http", `port "http" is not converted`},
-		{"", "port 70000", `port "70000" is not converted`},
-		{"", "rise 0", `rise "0" is not converted`},
-		{"maxconn 1k", "", `maxconn "1k" is not converted`},
-		{"tcp-check connect port http", "", `port "http" is not converted`},
+		{"", "weight many", `server option weight "many" is not a number from`},
+		{"", "maxconn 1k", `server option maxconn "1k" is not a number from`},
+		{"", "maxconn -1", `server option maxconn "-1" is not a number from`},
+		{"", "maxqueue 1k", `server option maxqueue "1k" is not a number from`},
+		{"", "port http", `port "http" is not a number from`},
+		{"", "port 70000", `port "70000" is not a number from`},
+		{"", "rise 0", `rise "0" is not a number from`},
+		{"maxconn 1k", "", `maxconn "1k" is not a number from`},
+		{"tcp-check connect port http", "", `port "http" is not a number from`},
 	} {
 		s, notes := one(t, c.line, "server a 10.1.0.1:80 check "+c.option)
 		if fmt.Sprintf("%+v", s.Backends) != fmt.Sprintf("%+v", plain.Backends) || s.MaxConnections != 0 || s.MaxQueue != 0 ||

@@ -85,6 +85,10 @@ func TestNothingIsLost(t *testing.T) {
 		{"ports that overlap", "listen a\n bind 10.0.0.1:80\n bind 10.0.0.1:80-90\n" + server, "a 10.0.0.1:80 10.1.0.1", "f:1: port 80-90 of 10.0.0.1 overlaps another one"},
 		{"ports of what is left out", "listen a\n bind 10.0.0.1:81\n" + server + "\nlisten b\n bind 10.0.0.1:80,10.0.0.1:81\n server s 10.1.0.2:80\nlisten c\n bind 10.0.0.1:80\n server s 10.1.0.3:80",
 			"a 10.0.0.1:81>80 10.1.0.1; c 10.0.0.1:80 10.1.0.3", "f:4: 10.0.0.1 port 80 is also that of line 1"},
+		{"a long interval", a + server + " check inter 2m", "a 10.0.0.1:80 10.1.0.1 tcp", "f:3: the timeout of a check of 2m is out of bounds: 1m is used"},
+		{"options that are off", a + " default-server backup send-proxy\n" + server + " no-backup no-send-proxy", "a 10.0.0.1:80 10.1.0.1", ""},
+		{"a disabled section", a + server + "\n disabled\nlisten b\n bind 10.0.0.2:80\n disabled\n enabled\n server s 10.1.0.2:80", "b 10.0.0.2:80 10.1.0.2", "f:4: disabled: listen a is not converted"},
+		{"mode http without its backend", "listen a\n mode http\n bind 10.0.0.1:80\n default_backend none", "", "f:1: listen a is not converted"},
 		{"lines of defaults", "defaults\n option xyz\n" + a + server, "a 10.0.0.1:80 10.1.0.1", `f:2: "option xyz" is not converted`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -101,6 +101,20 @@ func (s *section) all() []migrate.Statement {
 // own reports whether a line is in the section itself, not in its defaults.
 func (s *section) own(l *migrate.Statement) bool { return l.Line > s.Line }
 
+// disabled returns the line that keeps a section from listening, or nil.
+func (s *section) disabled() (off *migrate.Statement) {
+	for _, l := range s.all() {
+		switch l.Words[0] {
+		case "disabled":
+			off = &l
+		case "enabled":
+			off = nil
+			l.Read()
+		}
+	}
+	return off
+}
+
 // mode returns the mode of a section: "tcp", unless a line says otherwise.
 func (s *section) mode() string {
 	mode := "tcp"

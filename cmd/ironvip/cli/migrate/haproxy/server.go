@@ -127,8 +127,8 @@ func (p *proxy) serverOption(l *migrate.Statement, b *spec.Backend, option, valu
 			n = vip.MaxMaxQueue
 		}
 		p.own.maxQueue = n
-	case "backup":
-		b.Backup = true
+	case "backup", "no-backup":
+		b.Backup = option == "backup"
 	case "disabled":
 		b.State = vip.Maint.String()
 	case "enabled":
@@ -137,6 +137,8 @@ func (p *proxy) serverOption(l *migrate.Statement, b *spec.Backend, option, valu
 		if d := p.positive(l, value, vip.MinSlowStart, vip.MaxSlowStart); d != nil {
 			p.own.slowStart = *d
 		}
+	case "no-send-proxy", "no-send-proxy-v2":
+		p.own.proxyProtocol = ""
 	case "send-proxy":
 		p.own.proxyProtocol = "v1"
 	case "send-proxy-v2":

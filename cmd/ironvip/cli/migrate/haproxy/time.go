@@ -21,13 +21,9 @@ func (p *proxy) time(l *migrate.Statement, text string, least, most time.Duratio
 		return nil
 	}
 	if d != 0 {
-		bounded := min(max(d, least), most)
-		if bounded != d {
-			p.Note(l.Place, "%s is out of bounds: %s is used", text, spec.Duration(bounded))
-		}
-		d = bounded
+		return p.Bounded(l.Place, "a time", d, least, most)
 	}
-	return new(spec.Duration(d))
+	return new(spec.Duration(0))
 }
 
 // positive reads a time as time does. HAProxy's 0 is nil: unset.

@@ -1,14 +1,15 @@
-// Package ipvsadm converts what "ipvsadm -Sn" prints: the services of the kernel, one command per
-// line, and the servers of each. Lines that have no equivalent become notes.
+// Package ipvsadm converts the commands of ipvsadm that make the services of the kernel and their servers: a text of them, as
+// "ipvsadm -Sn" prints it, or those of the kernel itself. Commands that have no equivalent become notes.
 package ipvsadm
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"net/netip"
+	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,7 +23,7 @@ const defaultPersistence = 300
 
 // Convert reads a text. name is its name in notes.
 func Convert(name, text string) migrate.Result {
-	c := &converter{byTarget: map[string]int{}}
+	c := New()
 	number := 0
 	for line := range strings.SplitSeq(text, "\n") {
 		number++
@@ -30,21 +31,38 @@ func Convert(name, text string) migrate.Result {
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
 			continue
 		}
-		if words[0] == "ipvsadm" { // a script that calls it
+		if filepath.Base(words[0]) == "ipvsadm" { // a script that calls it
 			words = words[1:]
 		}
-		c.line(migrate.Place{File: name, Line: number}, words)
+		c.Run(migrate.Place{File: name, Line: number}, words)
 	}
-	c.Add(slices.DeleteFunc(c.listeners, func(l migrate.Listener) bool { return l.Ports == nil })) // deleted ones
-	c.SortNotes()
-	return c.Result
+	return c.Services()
 }
 
-// converter collects the services by their target, as it is written.
-type converter struct {
+// ConvertCommands converts commands that are in no file. Their place in notes is the service: "ipvs -t 10.0.0.1:80".
+func ConvertCommands(commands [][]string) migrate.Result {
+	c := New()
+	for _, words := range commands {
+		c.Run(migrate.Place{File: "ipvs " + strings.Join(words[1:3], " ")}, words)
+	}
+	return c.Services()
+}
+
+// Converter collects the services by their target, as it is written.
+type Converter struct {
 	migrate.Result
 	listeners []migrate.Listener
 	byTarget  map[string]int // index in listeners; -1: not converted, which a note said
+}
+
+// New returns a Converter without services.
+func New() *Converter { return &Converter{byTarget: map[string]int{}} }
+
+// Services returns the result of all commands.
+func (c *Converter) Services() migrate.Result {
+	c.Add(slices.DeleteFunc(c.listeners, func(l migrate.Listener) bool { return l.Ports == nil })) // deleted ones
+	c.SortNotes()
+	return c.Result
 }
 
 // command is one line, with its options by their short names.
@@ -91,7 +109,9 @@ func apart(words []string) (out []string) {
 	return out
 }
 
-func (c *converter) line(at migrate.Place, words []string) {
+// Run carries out a command. It returns the service that the command has made or changed, until another one is added; nil if a
+// note says why the command has no effect.
+func (c *Converter) Run(at migrate.Place, words []string) *migrate.Listener {
 	cmd := command{Place: at, options: map[string]string{}}
 	words = apart(words)
 	for i := 0; i < len(words); i++ {
@@ -131,7 +151,7 @@ func (c *converter) line(at migrate.Place, words []string) {
 	case cmd.verb == "" || cmd.target == "":
 		c.Note(at, "no service or server: ignored")
 	case cmd.verb == "-A" || cmd.verb == "-E":
-		c.service(&cmd, key)
+		return c.service(&cmd, key)
 	default:
 		index, known := c.byTarget[key]
 		switch {
@@ -139,32 +159,34 @@ func (c *converter) line(at migrate.Place, words []string) {
 			c.Note(at, "the service %s is not there before this line: ignored", cmd.target)
 		case index < 0: // a note says why it is not converted
 		case cmd.verb == "-D":
-			c.listeners[index].Ports = nil // see Convert
+			c.listeners[index].Ports = nil // see Services
 			delete(c.byTarget, key)
 		default:
 			c.server(&cmd, &c.listeners[index])
+			return &c.listeners[index]
 		}
 	}
+	return nil
 }
 
 // service converts "-A" and "-E". The second one keeps the servers.
-func (c *converter) service(cmd *command, key string) {
+func (c *Converter) service(cmd *command, key string) *migrate.Listener {
 	if index, known := c.byTarget[key]; known != (cmd.verb == "-E") {
 		c.Note(cmd.Place, "%s %s is ignored, as ipvsadm does: the service is there with -A, and is not there with -E", cmd.verb, cmd.target)
-		return
+		return nil
 	} else if known && index < 0 {
-		return // a note says why it is not converted
+		return nil // a note says why it is not converted
 	}
 	before := c.byTarget[key]
 	c.byTarget[key] = -1
 	if cmd.protocol == "-f" {
 		c.Note(cmd.Place, "the service of packet mark %s is not converted: define a service for each address, or one with a range of ports", cmd.target)
-		return
+		return nil
 	}
 	at, err := netip.ParseAddrPort(cmd.target)
 	if err != nil {
 		c.Note(cmd.Place, "%q is not an address and port: not converted", cmd.target)
-		return
+		return nil
 	}
 	l := migrate.Listener{Place: cmd.Place, Addr: at.Addr()}
 	port := spec.Port{Port: spec.PortRange{First: int(at.Port())}}
@@ -185,24 +207,22 @@ func (c *converter) service(cmd *command, key string) {
 	if cmd.verb == "-E" {
 		l.Place, l.Backends, l.Service.Forward = c.listeners[before].Place, c.listeners[before].Backends, c.listeners[before].Service.Forward
 		c.byTarget[key], c.listeners[before] = before, l
-		return
+		return &c.listeners[before]
 	}
 	c.byTarget[key] = len(c.listeners)
 	c.listeners = append(c.listeners, l)
+	return &c.listeners[c.byTarget[key]]
 }
 
-func (c *converter) serviceOption(cmd *command, s *spec.Service, option, value string) {
+func (c *Converter) serviceOption(cmd *command, s *spec.Service, option, value string) {
 	switch option {
 	case "-s":
 		c.Scheduler(cmd.Place, s, value)
 	case "-p":
 		n := defaultPersistence
 		if value != "" {
-			read, err := strconv.Atoi(value)
-			if err == nil && read > 0 && read <= math.MaxInt32 {
+			if read, ok := c.Number(cmd.Place, "-p", value, 1, math.MaxInt32, fmt.Sprintf("%d is used", n)); ok {
 				n = read
-			} else {
-				c.Note(cmd.Place, "-p %q is not a number of seconds: %d is used", value, n)
 			}
 		}
 		s.Affinity = c.Affinity(cmd.Place, time.Duration(n)*time.Second)
@@ -230,7 +250,7 @@ func (c *converter) serviceOption(cmd *command, s *spec.Service, option, value s
 }
 
 // server converts "-a", "-e" and "-d".
-func (c *converter) server(cmd *command, l *migrate.Listener) {
+func (c *Converter) server(cmd *command, l *migrate.Listener) {
 	to, err := netip.ParseAddrPort(cmd.options["-r"])
 	if err != nil {
 		addr, err := netip.ParseAddr(strings.Trim(cmd.options["-r"], "[]"))
@@ -260,19 +280,11 @@ func (c *converter) server(cmd *command, l *migrate.Listener) {
 		case "-i":
 			forward = vip.ForwardTunnel.String()
 		case "-w":
-			n, err := strconv.Atoi(value)
-			if err != nil || n < 0 || n > vip.MaxWeight {
-				c.Note(cmd.Place, "the weight %q is not converted", value)
-				continue
+			if n, ok := c.Number(cmd.Place, "the weight", value, 0, vip.MaxWeight, "not converted"); ok {
+				b.Weight = migrate.Weight(n)
 			}
-			b.Weight = migrate.Weight(n)
 		case "-x":
-			n, err := strconv.Atoi(value)
-			if err != nil || n < 0 || n > vip.MaxMaxConnections {
-				c.Note(cmd.Place, "the upper threshold %q is not converted: it is not a number from 0 to %d", value, vip.MaxMaxConnections)
-				continue
-			}
-			b.MaxConnections = n
+			b.MaxConnections, _ = c.Number(cmd.Place, "the upper threshold", value, 0, vip.MaxMaxConnections, "not converted")
 		case "--tun-type":
 			if value != "ipip" {
 				c.Note(cmd.Place, "the tunnel type %s is not converted: only IP in IP is available", value)

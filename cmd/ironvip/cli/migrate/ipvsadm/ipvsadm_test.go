@@ -15,12 +15,12 @@ import (
 // A value that isn't a number is a note, and the default stays.
 func TestValuesThatAreNotNumbers(t *testing.T) {
 	for _, c := range []struct{ service, server, note string }{
-		{"-p 5m", "", `rules:1: -p "5m" is not a number of seconds: 300 is used`},
-		{"-p 0", "", `rules:1: -p "0" is not a number of seconds: 300 is used`},
+		{"-p 5m", "", `rules:1: -p "5m" is not a number from 1 to 2147483647: 300 is used`},
+		{"-p 0", "", `rules:1: -p "0" is not a number from 1 to 2147483647: 300 is used`},
 		{"-p", "", ""},
-		{"-p 300", "-w x", `rules:2: the weight "x" is not converted`},
-		{"-p 300", "-x 1k", `rules:2: the upper threshold "1k" is not converted`},
-		{"-p 300", "-x 99999999999", `rules:2: the upper threshold "99999999999" is not converted`},
+		{"-p 300", "-w x", `rules:2: the weight "x" is not a number from`},
+		{"-p 300", "-x 1k", `rules:2: the upper threshold "1k" is not a number from`},
+		{"-p 300", "-x 99999999999", `rules:2: the upper threshold "99999999999" is not a number from`},
 	} {
 		result := Convert("rules", "-A -t 10.0.0.1:80 "+c.service+"\n-a -t 10.0.0.1:80 -r 10.1.0.1:80 -m "+c.server+"\n")
 		s, notes := result.Services[0].Service, ""
@@ -32,6 +32,14 @@ func TestValuesThatAreNotNumbers(t *testing.T) {
 			t.Errorf("%q %q: %+v, notes %q, want %q", c.service, c.server, s, notes, c.note)
 		}
 	}
+}
+
+// Commands of the kernel have their service in notes.
+func TestCommandsOfTheKernel(t *testing.T) {
+	result := ConvertCommands([][]string{{"-A", "-f", "7", "-s", "rr"}, {"-A", "-t", "10.0.0.1:80", "-s", "lblc"}})
+	expect.Equal(t, summary(result.Services), "10.0.0.1:80 wlc")
+	expect.Equal(t, fmt.Sprint(result.Notes), "[ipvs -f 7: the service of packet mark 7 is not converted: define a service for each address, or one with a range of ports "+
+		"ipvs -t 10.0.0.1:80: the scheduler lblc is not available: wlc is used]")
 }
 
 func FuzzConvert(f *testing.F) {
@@ -78,6 +86,8 @@ func TestCommands(t *testing.T) {
 		{"delete a server", service + server + "-a -t 10.0.0.1:80 -r 10.1.0.2:80 -m\n-d -t 10.0.0.1:80 -r 10.1.0.1:80\n", "10.0.0.1:80 wrr 10.1.0.2", ""},
 		{"delete a service", service + server + "-D -t 10.0.0.1:80\n-A -t 10.0.0.2:80 -s rr\n", "10.0.0.2:80 rr", ""},
 		{"another port by direct routing", service + "-a -t 10.0.0.1:80 -r 10.1.0.1:8080 -g\n", "10.0.0.1:80 wrr 10.1.0.1", ""},
+		{"one packet with affinity", "-A -u 10.0.0.1:53 -s rr -o -p 60\n-a -u 10.0.0.1:53 -r 10.1.0.1:53 -g\n", "10.0.0.1:53 rr 10.1.0.1", "rules:1: service vip-10-0-0-1-53-udp: the scheduler flag one-packet is not converted"},
+		{"a flag of another scheduler", "-A -t 10.0.0.1:80 -s rr -b sh-port\n" + server, "10.0.0.1:80 rr 10.1.0.1", "rules:1: service vip-10-0-0-1-80-tcp: the scheduler flag port is not converted"},
 		{"clear", service + server + "-C\n-A -t 10.0.0.2:80 -s rr\n", "10.0.0.2:80 rr", ""},
 		{"a word too many", service + server + "-A -t 10.0.0.2:80 -s rr x\n", "10.0.0.1:80 wrr 10.1.0.1; 10.0.0.2:80 rr", `rules:3: "x" is not understood`},
 	} {

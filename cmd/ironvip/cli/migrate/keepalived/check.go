@@ -1,7 +1,6 @@
 package keepalived
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -51,8 +50,9 @@ func orDefault[T any](p *T, standard T) T {
 	return *p
 }
 
-// set reads a statement about the timing of checks, and reports whether it is one.
-func (t *timing) set(s *statement, c *converter) bool {
+// set reads a statement about the timing of checks, and reports whether it is one. Outside of a check, at least one failure is
+// repeated.
+func (t *timing) set(s *statement, c *converter, leastRetries int) bool {
 	var into **time.Duration
 	switch s.Words[0] {
 	case "delay_loop":
@@ -62,7 +62,7 @@ func (t *timing) set(s *statement, c *converter) bool {
 	case "connect_timeout", "timeout":
 		into = &t.timeout
 	case "retry", "nb_get_retry":
-		if n, ok := c.number(s, 0, math.MaxInt32, "ignored"); ok {
+		if n, ok := c.number(s, leastRetries, math.MaxInt32, "ignored"); ok {
 			t.retries = &n
 		}
 		return true
@@ -74,6 +74,9 @@ func (t *timing) set(s *statement, c *converter) bool {
 	}
 	s.Keyword()
 	read, err := seconds(s.Arg(0))
+	if err == nil && read == 0 && into != &t.retryDelay {
+		err = errors.New("0 is no time")
+	}
 	if err != nil {
 		c.Note(s.Place, "%s: %v: ignored", s.Words[0], err)
 		return true
@@ -121,7 +124,7 @@ func (v *server) firstCheck() {
 		other := &v.checks[i+1]
 		silent := server{converter: &converter{Result: &migrate.Result{}}, check: v.check, protocol: v.protocol, backends: v.backends}
 		if !reflect.DeepEqual(silent.healthCheck(other), v.service.Health) {
-			v.Note(other.Place, "the check differs from that of line %d: a service has one check, so it is not converted", v.checks[0].Line)
+			v.Note(other.Place, "the check differs from that of %s: a service has one check, so it is not converted", v.checks[0].From(other.Place))
 			continue
 		}
 		for _, n := range silent.Notes {
@@ -145,7 +148,11 @@ func (v *server) healthCheck(c *realCheck) *spec.HealthCheck {
 	retries, delay = orDefault(t.retries, retries), orDefault(t.retryDelay, delay)
 	out.Interval = v.between(c, "an interval", orDefault(t.interval, defaultInterval), vip.MaxCheckInterval)
 	if retries > 0 {
-		out.FastInterval = v.between(c, "a delay_before_retry", min(delay, time.Duration(*out.Interval)), vip.MaxCheckInterval)
+		most := time.Duration(*out.Interval)
+		if t.retryDelay == nil {
+			delay = min(delay, most)
+		}
+		out.FastInterval = v.between(c, "a delay_before_retry", delay, most)
 	}
 	out.Timeout = v.between(c, "a timeout", orDefault(t.timeout, defaultTimeout), vip.MaxCheckTimeout)
 	if retries > vip.MaxRiseFall-1 {
@@ -158,18 +165,14 @@ func (v *server) healthCheck(c *realCheck) *spec.HealthCheck {
 
 // between returns a time that a check can have.
 func (v *server) between(c *realCheck, what string, d, most time.Duration) *spec.Duration {
-	bounded := min(max(d, vip.MinCheckInterval), most)
-	if bounded != d {
-		v.Note(c.block.Place, "%s of %s is out of bounds: %s is used", what, d, bounded)
-	}
-	return new(spec.Duration(bounded))
+	return v.Bounded(c.block.Place, what, d, vip.MinCheckInterval, most)
 }
 
 // rest notes the statements of a check that were not converted, except those that known has.
 func (v *server) rest(s *statement, t *timing, known ...string) {
 	for _, inner := range s.block {
 		switch keyword := inner.Words[0]; {
-		case slices.Contains(known, keyword) || t.set(inner, v.converter):
+		case slices.Contains(known, keyword) || t.set(inner, v.converter, 0):
 		case slices.Contains([]string{"bindto", "bind_if", "bind_port", "fwmark"}, keyword):
 			v.Note(inner.Place, "%s is not converted: probes take the host's routes", inner)
 		case keyword == "alpha":
@@ -211,13 +214,13 @@ func (v *server) portOf(s *statement, protocol vip.Protocol) spec.PortNumber {
 func (v *server) smtpCheck(s *statement, t *timing) *spec.HealthCheck {
 	v.rest(s, t, "connect_port", "connect_ip", "helo_name")
 	s.quiet("helo_name")
-	return &spec.HealthCheck{Type: vip.CheckTCP.String(), Port: cmp.Or(v.port(s), 25), Expect: "220"}
+	return &spec.HealthCheck{Type: vip.CheckTCP.String(), Port: v.portOf(s, vip.TCP), Expect: "220"}
 }
 
 func (v *server) httpCheck(s *statement, t *timing) *spec.HealthCheck {
 	v.rest(s, t, "connect_port", "connect_ip", "url", "virtualhost", "http_protocol", "enable_sni", "tls_compliant", "fast_recovery")
 	s.quiet("http_protocol", "enable_sni", "tls_compliant", "fast_recovery")
-	out := &spec.HealthCheck{Type: vip.CheckHTTP.String(), Port: v.port(s), Host: t.host}
+	out := &spec.HealthCheck{Type: vip.CheckHTTP.String(), Port: v.portOf(s, vip.TCP), Host: t.host}
 	if s.Words[0] == "SSL_GET" {
 		out.Type, out.SkipVerify = vip.CheckHTTPS.String(), true // keepalived does not verify certificates
 	}
@@ -293,7 +296,7 @@ func (c *converter) command(s, path *statement) *spec.HealthCheck {
 	if user := s.last("user"); user != nil {
 		c.Note(user.Place, "%s is not converted: commands run as the agent's user", user)
 	}
-	words := expandedWords.Split(strings.Join(path.Args(), " "))
+	words := commandWords.Split(strings.Join(path.Args(), " "))
 	c.Note(s.Place, "%s becomes an exec check: set exec = true in [health] of ironvip.toml", s.Words[0])
 	if len(words) == 0 || !strings.HasPrefix(words[0], "/") {
 		c.Note(path.Place, "%q is no absolute path: write one", strings.Join(words, " "))

@@ -33,7 +33,7 @@ func TestDefaultsOfChecks(t *testing.T) {
 		{"HTTP_GET { }", "", time.Minute, 3 * time.Second, 5 * time.Second, 2},
 		{"SSL_GET { }", "delay_loop 2", 2 * time.Second, 2 * time.Second, 5 * time.Second, 2},
 		{"HTTP_GET {\nretry 4\ndelay_before_retry 1\n}", "", time.Minute, time.Second, 5 * time.Second, 5},
-		{"HTTP_GET { }", "delay_before_retry 2\nretry 0", time.Minute, 0, 5 * time.Second, 1},
+		{"HTTP_GET {\nretry 0\n}", "delay_before_retry 2", time.Minute, 0, 5 * time.Second, 1},
 		{"TCP_CHECK { }", "delay_loop 10\nconnect_timeout 2\nretry 3", 10 * time.Second, time.Second, 2 * time.Second, 4},
 		{"MISC_CHECK { misc_path /bin/true\n }", "", time.Minute, 0, time.Minute, 1},
 		{"MISC_CHECK { misc_path /bin/true\n }", "delay_loop 7\nconnect_timeout 2", 7 * time.Second, 0, 7 * time.Second, 1},
@@ -100,14 +100,18 @@ func TestSorryServerIsChecked(t *testing.T) {
 func TestValuesThatAreNotNumbers(t *testing.T) {
 	plain, _ := one(t, "", "TCP_CHECK { }")
 	for _, c := range []struct{ inServer, inReal, note string }{
-		{"", "weight many\nTCP_CHECK { }", `weight "many" is not a number from 0 to 65535: the weight is 1`},
 		{"", "weight -1\nTCP_CHECK { }", `weight "-1" is not`},
 		{"", "weight 70000\nTCP_CHECK { }", `weight "70000" is not`},
 		{"", "weight\nTCP_CHECK { }", `weight "" is not`},
 		{"", "uthreshold 1k\nTCP_CHECK { }", `uthreshold "1k" is not`},
 		{"", "TCP_CHECK {\nretry x\n}", `retry "x" is not`},
 		{"retry x", "TCP_CHECK { }", `retry "x" is not`},
+		{"retry 0", "TCP_CHECK { }", `retry "0" is not a number from 1`},
+		{"weight 0", "TCP_CHECK { }", `weight "0" is not a number from 1`},
 		{"delay_loop 5s", "TCP_CHECK { }", `delay_loop: "5s" is not a number of seconds`},
+		{"delay_loop 0", "TCP_CHECK { }", `delay_loop: 0 is no time`},
+		{"lb_kind nat", "TCP_CHECK { }", `"nat" is not a forwarding method`},
+		{"lb_kind dr", "TCP_CHECK { }", `"dr" is not a forwarding method`},
 		{"", "TCP_CHECK {\nconnect_port http\n}", `connect_port "http" is not`},
 		{"", "TCP_CHECK {\nconnect_port 70000\n}", `connect_port "70000" is not`},
 	} {
@@ -118,7 +122,7 @@ func TestValuesThatAreNotNumbers(t *testing.T) {
 	for _, c := range []struct {
 		value, note string
 		want        time.Duration
-	}{{"5m", `persistence_timeout "5m" is not`, 0}, {"0", `persistence_timeout "0" is not`, 0}, {"", "", 6 * time.Minute}, {"300", "", 5 * time.Minute}} {
+	}{{"5m", `persistence_timeout "5m" is not`, 0}, {"0", `persistence_timeout "0" is not`, 0}, {"2678401", `persistence_timeout "2678401" is not`, 0}, {"", "", 6 * time.Minute}, {"300", "", 5 * time.Minute}} {
 		s, notes := one(t, "persistence_timeout "+c.value, "")
 		var got time.Duration // 0: no affinity
 		if s.Affinity != nil {
@@ -156,7 +160,7 @@ func TestFloatingAddresses(t *testing.T) {
 		{"track_script {\n haproxy\n}", "[/usr/bin/killall -0 haproxy] 2s 2s rise 2 fall 3", "the weight of haproxy is not converted"},
 		{"track_script {\n plain weight 5\n haproxy\n}", "[/bin/ok] 1s 1s rise 1 fall 1", "track_script haproxy is not converted: a service has one check"},
 		{"track_script {\n gone\n}", "", `there is no vrrp_script "gone" with a script`},
-		{"track_script {\n late\n}", "[ok] 100ms 1m rise 1 fall 1", `"ok" is no absolute path`},
+		{"track_script {\n late\n}", "[ok] 100ms 1m rise 1 fall 1", "interval of 10ms is out of bounds: 100ms is used\nf:11: timeout of 10m is out of bounds: 1m is used"},
 	} {
 		result, notes := convert(t, scripts+"vrrp_instance VI_1 {\n interface eth0\n virtual_ipaddress {\n 10.0.0.9/24\n 10.0.0.9\n 2001:db8::9/64\n }\n"+c.tracked+"\n}\n")
 		must.Len(t, result.Services, 2, "%s: services", c.tracked)

@@ -1,21 +1,26 @@
 package keepalived
 
 import (
+	"fmt"
+
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
 )
 
 // Convert reads a file and the files that it includes.
-func Convert(name string) migrate.Result { return convertWithin(name, maxBytes) }
+func Convert(name string) (migrate.Result, error) { return convertWithin(name, maxBytes) }
 
 // convertWithin is Convert with another bound of bytes.
-func convertWithin(name string, most int) migrate.Result {
+func convertWithin(name string, most int) (migrate.Result, error) {
 	var result migrate.Result
-	statements, _ := newReader(thisHost, &result, most).read(name) // an error is noted
+	statements, err := newReader(thisHost, &result, most).read(name)
+	if err != nil {
+		return result, fmt.Errorf("%s: not read: %w", name, err)
+	}
 	c := &converter{Result: &result, groups: map[string]*statement{}, scripts: map[string]*statement{}, vips: map[string][]string{}}
 	c.top(statements)
 	c.noteUnread(statements)
 	result.SortNotes()
-	return result
+	return result, nil
 }
 
 // converter makes a result of statements.
@@ -76,7 +81,7 @@ func (c *converter) top(statements []*statement) {
 // define adds a statement by its name, the first of which counts.
 func (c *converter) define(all map[string]*statement, s *statement) {
 	if first := all[s.Arg(0)]; first != nil {
-		c.Note(s.Place, "%s is already in line %d, which is used", s, first.Line)
+		c.Note(s.Place, "%s is already in %s, which is used", s, first.From(s.Place))
 		s.drop()
 		return
 	}

@@ -24,7 +24,7 @@ func convertIn(t testing.TB, dir, text string) (migrate.Result, string) {
 	t.Helper()
 	file := filepath.Join(dir, "f")
 	must.Succeed(t, os.WriteFile(file, []byte(text), 0o644))
-	result := convertWithin(file, 8<<20)
+	result := must.Get(convertWithin(file, 8<<20))(t)
 	var notes strings.Builder
 	for _, n := range result.Notes {
 		notes.WriteString(strings.ReplaceAll(n.String(), dir+"/", "") + "\n")
@@ -116,7 +116,7 @@ func TestIncludesDoNotExplode(t *testing.T) {
 			for name, text := range c.files {
 				must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 			}
-			result := Convert(filepath.Join(dir, "f"))
+			result := must.Get(Convert(filepath.Join(dir, "f")))(t)
 			var notes []string
 			for _, n := range result.Notes {
 				notes = append(notes, n.String())

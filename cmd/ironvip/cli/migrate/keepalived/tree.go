@@ -156,11 +156,14 @@ func (r *reader) lines(name string) ([]migrate.Statement, error) {
 		if r.full(at) {
 			break
 		}
-		raw = lineWords.Code(strings.TrimSuffix(raw, "\r"))
-		if before, more := strings.CutSuffix(raw, `\`); more {
+		raw = strings.TrimSuffix(raw, "\r")
+		code := lineWords.Code(raw)
+		before, more := strings.CutSuffix(code, `\`)
+		if more && code == raw {
 			joined += before + "\n"
 			continue
 		}
+		raw = before // a backslash before a comment is a part of neither
 		raw, joined = r.forAllHosts(at, joined+raw), ""
 		if r.define(raw) {
 			continue
@@ -176,12 +179,16 @@ func (r *reader) lines(name string) ([]migrate.Statement, error) {
 			continue
 		}
 		for text := range strings.SplitSeq(expanded, "\n") { // several, if a definition has them
-			words := expandedWords.Split(text)
-			if len(words) == 2 && strings.HasPrefix(words[0], "include") {
-				out = append(out, r.include(at, words[1])...)
-				continue
+			for _, l := range pieces(at, expandedWords.Split(text)) {
+				switch isInclude := len(l.Words) == 2 && strings.HasPrefix(l.Words[0], "include"); {
+				case !isInclude:
+					out = append(out, l)
+				case strings.ContainsAny(text, "\"'"):
+					r.result.Note(at, "include %s: keepalived takes quotes as a part of the name: not read", l.Words[1])
+				default:
+					out = append(out, r.include(at, l.Words[1])...)
+				}
 			}
-			out = append(out, pieces(at, words)...)
 		}
 	}
 	return out, nil
@@ -308,10 +315,10 @@ func (r *reader) undefined(at migrate.Place, text string) string {
 	return text
 }
 
-// The words of a line: a brace is a word of its own, and a backslash keeps the character after it in quotes, and "#" and "!"
-// elsewhere. Definitions can bring the bytes that begin a comment elsewhere. Comments end at those outside of double quotes.
+// The words of a line: a brace is a word of its own, and a backslash keeps the character after it in double quotes. Definitions can
+// bring the bytes that begin a comment elsewhere.
 var (
-	expandedWords = migrate.Splitter{Single: "{}", Unescape: func(quote, next byte) (byte, bool) { return next, quote != 0 || next == '#' || next == '!' }}
+	expandedWords = migrate.Splitter{Single: "{}", Quotes: `"`, Unescape: func(quote, next byte) (byte, bool) { return next, quote != 0 }}
 	lineWords     = migrate.Splitter{Comment: "#!", Quotes: `"`, Unescape: expandedWords.Unescape}
 )
 

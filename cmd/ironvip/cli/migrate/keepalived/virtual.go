@@ -3,17 +3,21 @@ package keepalived
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"go4.org/netipx"
+
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
+
+// defaultPersistence is keepalived's persistence_timeout.
+const defaultPersistence = 360 * time.Second
 
 // maxGroup bounds the addresses of one virtual_server_group.
 const maxGroup = 4096
@@ -60,12 +64,20 @@ func (c *converter) virtualServer(s *statement) []migrate.Listener {
 		v.statement(inner)
 	}
 	v.protocol = v.readProtocol(s)
+	if v.service.Affinity == nil && slices.ContainsFunc(at, func(t target) bool { return t.ports.First == 0 }) {
+		v.service.Affinity = v.Affinity(s.Place, defaultPersistence) // keepalived has all ports only so
+	}
 	v.realServers(s)
+	if len(v.checks) == 0 {
+		v.Note(s.Place, "%s has no real_server: keepalived ignores it", v.where)
+		s.drop()
+		return nil
+	}
 	v.flags(s)
 	v.finishCheck()
 	var out []migrate.Listener
 	for _, t := range at {
-		backends := slices.Clone(v.backends)
+		backends, service := slices.Clone(v.backends), v.service
 		if t.ports.First == 0 {
 			t.ports = spec.PortRange{First: 1, Last: 65535}
 		}
@@ -74,6 +86,10 @@ func (c *converter) virtualServer(s *statement) []migrate.Listener {
 			if b := &backends[i]; v.service.Forward != "" && b.Port != 0 && int(b.Port) != t.ports.First || t.ports.Last != 0 {
 				if v.service.Forward != "" && t.ports.Last == 0 {
 					v.Note(b.Place, "port %d of %s is not converted: with forward %s, backends get the VIP's port", b.Port, b.Address, v.service.Forward)
+					if h := service.Health; i == 0 && h != nil && h.Port == 0 && h.Type != vip.CheckNone.String() && h.Type != vip.CheckExec.String() {
+						probed := *h // keepalived probes this port
+						probed.Port, service.Health = b.Port, &probed
+					}
 				}
 				b.Port = 0
 			}
@@ -82,7 +98,7 @@ func (c *converter) virtualServer(s *statement) []migrate.Listener {
 		if v.protocol != vip.TCP {
 			port.Protocol = v.protocol.String()
 		}
-		out = append(out, migrate.Listener{Place: s.Place, Addr: t.addr, Ports: []spec.Port{port}, Backends: backends, Service: v.service})
+		out = append(out, migrate.Listener{Place: s.Place, Addr: t.addr, Ports: []spec.Port{port}, Backends: backends, Service: service})
 	}
 	return out
 }
@@ -98,8 +114,8 @@ func (v *server) readProtocol(s *statement) vip.Protocol {
 	if p.UnmarshalText([]byte(strings.ToLower(stated.Arg(0)))) == nil {
 		return p
 	}
-	v.Note(stated.Place, "%q is not a protocol: TCP is used", stated.Arg(0))
-	return vip.TCP
+	v.Note(stated.Place, "%q is not a protocol: UDP is used, as keepalived takes it without one", stated.Arg(0))
+	return vip.UDP
 }
 
 // target is one address of a virtual_server.
@@ -133,7 +149,7 @@ func (c *converter) targets(s *statement) []target {
 	return c.target(s.Place, s.Arg(0), s.Arg(1))
 }
 
-// target reads an address or a range of addresses, and a port, a range of ports, or none.
+// target reads an address, a range of addresses or a prefix, and a port or none.
 func (c *converter) target(at migrate.Place, address, port string) []target {
 	if address == "" {
 		c.Note(at, "an address is missing")
@@ -141,30 +157,36 @@ func (c *converter) target(at migrate.Place, address, port string) []target {
 	}
 	var ports spec.PortRange
 	if port != "" && port != "0" {
-		var ok bool
-		if ports, ok = migrate.Ports(port); !ok {
+		first, _, isRange := strings.Cut(port, "-")
+		if isRange {
+			c.Note(at, "%q is not a port: %s is used, as keepalived takes it", port, first)
+		}
+		if ports.First = int(migrate.Port(first)); ports.First == 0 {
 			c.Note(at, "%q is not a port: not converted", port)
 			return nil
 		}
 	}
 	text, last, isRange := strings.Cut(address, "-")
 	addr, err := netip.ParseAddr(text)
+	end := addr
+	if prefix, err2 := netip.ParsePrefix(text); err2 == nil {
+		all := netipx.RangeOfPrefix(prefix)
+		addr, end, err = all.From(), all.To(), nil
+	}
 	if err != nil {
 		c.Note(at, "%q is not an address: not converted", address)
 		return nil
 	}
-	out := []target{{addr, ports}}
-	if !isRange {
-		return out
+	if isRange {
+		end = lastAddress(addr, last)
 	}
-	end := lastAddress(addr, last)
-	for addr != end && end.IsValid() && len(out) < maxGroup {
-		addr = addr.Next()
-		out = append(out, target{addr, ports})
-	}
-	if addr != end {
+	all := migrate.Range(addr, end, maxGroup)
+	if all == nil {
 		c.Note(at, "%q is not a range of at most %d addresses: not converted", address, maxGroup)
-		return nil
+	}
+	var out []target
+	for _, a := range all {
+		out = append(out, target{a, ports})
 	}
 	return out
 }
@@ -191,9 +213,9 @@ func (v *server) statement(s *statement) {
 	case "lb_kind", "lvs_method":
 		v.service.Forward = v.forward(s)
 	case "persistence_timeout":
-		seconds := 360 // keepalived's default
+		seconds := int(defaultPersistence.Seconds())
 		if s.Arg(0) != "" {
-			seconds, _ = v.number(s, 1, math.MaxInt32, "there is no affinity, as in keepalived")
+			seconds, _ = v.number(s, 1, 2678400, "there is no affinity, as in keepalived")
 		}
 		if v.service.Affinity = nil; seconds > 0 {
 			v.service.Affinity = v.Affinity(s.Place, time.Duration(seconds)*time.Second)
@@ -205,11 +227,11 @@ func (v *server) statement(s *statement) {
 	case "virtualhost":
 		v.check.host = s.Arg(0)
 	case "weight":
-		if n, ok := v.number(s, 0, vip.MaxWeight, "the weight is "+strconv.Itoa(vip.DefaultWeight)); ok {
+		if n, ok := v.number(s, 1, vip.MaxWeight, "the weight is "+strconv.Itoa(vip.DefaultWeight)); ok {
 			v.weight = migrate.Weight(n)
 		}
 	default:
-		if !v.check.set(s, v.converter) {
+		if !v.check.set(s, v.converter, 1) {
 			v.other(s, serverNotes, v.where)
 		}
 	}
@@ -217,7 +239,7 @@ func (v *server) statement(s *statement) {
 
 // forward returns the forwarding method of a statement, "" for the default.
 func (v *server) forward(s *statement) string {
-	switch strings.ToUpper(s.Arg(0)) {
+	switch s.Arg(0) {
 	case "NAT":
 	case "DR":
 		return vip.ForwardDirect.String()
@@ -251,7 +273,7 @@ func (v *server) realServers(s *statement) {
 var realNotes = map[string]string{
 	"notify_up":          `follow "ironvip events"`,
 	"notify_down":        `follow "ironvip events"`,
-	"lower_threshold":    "use max_connections",
+	"lthreshold":         "use max_connections",
 	"smtp_alert":         `follow "ironvip events"`,
 	"alpha":              "the first result of a check decides",
 	"snmp_name":          "",
@@ -264,17 +286,23 @@ func (v *server) realServer(s *statement) {
 	if !ok {
 		return
 	}
-	b.Weight = v.weight
+	if b.Weight = v.weight; !s.open {
+		v.Note(s.Place, "%s has no block: keepalived ignores what follows it", s)
+	}
 	where := "real_server " + strings.Join(s.Words[1:], " ")
 	check := realCheck{Place: s.Place, timing: v.check}
 	for _, inner := range s.block {
 		keyword := inner.Keyword()
 		switch {
 		case keyword == "weight":
-			if n, ok := v.number(inner, 0, vip.MaxWeight, "the weight is "+strconv.Itoa(vip.DefaultWeight)); ok {
+			isNumber, instead := inner.Arg(0) == "" || strings.ContainsAny(inner.Arg(0), "0123456789"), "ignored"
+			if !isNumber {
+				instead = "it is 0, as in keepalived"
+			}
+			if n, ok := v.number(inner, 0, vip.MaxWeight, instead); ok || !isNumber {
 				b.Weight = migrate.Weight(n)
 			}
-		case keyword == "uthreshold" || keyword == "upper_threshold":
+		case keyword == "uthreshold":
 			b.MaxConnections, _ = v.number(inner, 0, vip.MaxMaxConnections, "connections are not limited")
 		case keyword == "lb_kind" || keyword == "lvs_method":
 			if v.forward(inner) != v.service.Forward {
@@ -284,12 +312,12 @@ func (v *server) realServer(s *statement) {
 			check.host = inner.Arg(0)
 		case checkTypes[keyword] != nil:
 			if check.block != nil {
-				v.Note(inner.Place, "%s is not converted: a backend has one check, %s of line %d", keyword, check.block.Words[0], check.block.Line)
+				v.Note(inner.Place, "%s is not converted: a backend has one check, %s of %s", keyword, check.block.Words[0], check.block.From(inner.Place))
 				inner.drop()
 				continue
 			}
 			check.block = inner
-		case check.set(inner, v.converter):
+		case check.set(inner, v.converter, 1):
 		default:
 			v.other(inner, realNotes, where)
 		}
@@ -324,18 +352,21 @@ var schedulerFlags = map[string]struct {
 	"sh-port": {"port", []vip.Scheduler{vip.SourceHash}}, "mh-port": {"port", []vip.Scheduler{vip.MaglevHash}},
 }
 
-// flags converts the flags of the schedulers.
+// flags converts the flags of the schedulers. One that belongs to some of them counts only after the scheduler is known.
 func (v *server) flags(s *statement) {
+	known := ""
 	for _, inner := range s.block {
 		f, is := schedulerFlags[inner.Words[0]]
 		switch {
+		case inner.Words[0] == "lb_algo" || inner.Words[0] == "lvs_sched":
+			known = v.service.Scheduler
 		case !is, slices.Contains(v.service.SchedulerFlags, f.flag):
 		case f.flag == "one-packet" && (v.protocol != vip.UDP || v.service.Forward == ""):
 			v.Note(inner.Place, "ops has an effect with UDP, and lb_kind DR or TUN, only: ignored")
-		case f.of == nil || slices.ContainsFunc(f.of, func(of vip.Scheduler) bool { return of.String() == v.service.Scheduler }):
+		case f.of == nil || slices.ContainsFunc(f.of, func(of vip.Scheduler) bool { return of.String() == known }):
 			v.service.SchedulerFlags = append(v.service.SchedulerFlags, f.flag)
 		default:
-			v.Note(inner.Place, "%s has no effect with the scheduler %s: ignored", inner.Words[0], v.service.Scheduler)
+			v.Note(inner.Place, "%s has no effect with the scheduler %s, or before it: ignored", inner.Words[0], v.service.Scheduler)
 		}
 	}
 }
@@ -343,12 +374,7 @@ func (v *server) flags(s *statement) {
 // number reads the first argument of a statement as a number within bounds. It notes anything else,
 // and what takes its place.
 func (c *converter) number(s *statement, least, most int, instead string) (n int, ok bool) {
-	n, err := strconv.Atoi(s.Arg(0))
-	if s.Keyword(); err != nil || n < least || n > most {
-		c.Note(s.Place, "%s %q is not a number from %d to %d: %s", s.Words[0], s.Arg(0), least, most, instead)
-		return 0, false
-	}
-	return n, true
+	return c.Number(s.Place, s.Keyword(), s.Arg(0), least, most, instead)
 }
 
 // seconds reads keepalived's times: seconds, with a fraction or without.

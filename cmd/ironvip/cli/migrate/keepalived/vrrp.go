@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -51,7 +52,7 @@ var instanceKeywords = map[string]string{
 // other hosts.
 func (c *converter) instance(s *statement) {
 	if c.Announce == nil {
-		c.Announce = &migrate.Announce{}
+		c.Announce = &migrate.Announce{Mode: announce.L2.String()}
 	}
 	where := "vrrp_instance " + s.Arg(0)
 	device := ""
@@ -205,5 +206,5 @@ func (c *converter) scriptTime(s *statement, keyword string, standard, most time
 			standard = d
 		}
 	}
-	return new(spec.Duration(min(max(standard, vip.MinCheckInterval), most)))
+	return c.Bounded(s.Place, keyword, standard, vip.MinCheckInterval, most)
 }

@@ -1,9 +1,4 @@
 // Package metallb converts the resources of MetalLB: IPAddressPool, L2Advertisement, BGPAdvertisement, BGPPeer, BFDProfile
 // and Community, as YAML. Pools and routers become those of ironvip.toml; Services need no conversion, because the source
 // kubernetes reads them.
-//
-// Files:
-//
-//	object.go   YAML as objects that remember which of their keys were read
-//	convert.go  from resources to pools and routers
 package metallb
