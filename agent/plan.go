@@ -97,7 +97,7 @@ func (l *liveConfig) changes(new *configs.Config, running string) []v1.PlanChang
 
 // isMove reports whether a changed key selects another store.
 func isMove(old, new *configs.Config, key string) bool {
-	return stores.PlaceOf(old) != stores.PlaceOf(new) && slices.Contains([]string{"ipam.store", "consul.prefix", "consul.datacenter"}, key)
+	return stores.PlaceOf(old) != stores.PlaceOf(new) && slices.Contains([]string{"ipam.store", "consul.prefix", "consul.datacenter", "etcd.prefix"}, key)
 }
 
 func keyChange(key, impact string) v1.PlanChange {

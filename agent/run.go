@@ -201,6 +201,6 @@ func (a *agent) hasBegun() bool { return table.IsClosed(a.began) }
 
 // reportWaiting reports to the log and systemd that the agent waits for the store.
 func (a *agent) reportWaiting(why string) {
-	a.log.Warn("waiting for the store: this host has never read it, and assigns nothing before", "consul", a.config.startedWith().Consul.Address, "err", why)
+	a.log.Warn("waiting for the store: this host has never read it, and assigns nothing before", "store", a.config.startedWith().FleetServers(), "err", why)
 	a.systemd.send(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d\nSTATUS=%s", (10 * stores.WaitingEvery).Microseconds(), a.stores.Awaits()))
 }

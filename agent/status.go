@@ -47,7 +47,7 @@ func (a *agent) deviceProblems() (out []vip.Problem) {
 func (a *agent) localOverrides() (out []vip.Problem) {
 	for _, s := range a.overrides.Local() {
 		out = append(out, vip.Problem{Code: vip.CodeStore, Message: fmt.Sprintf("set on this host only, not yet in the fleet's store: %s/%s %s", s.Backend.Service, s.Backend.ID(), s.State),
-			Hint: "they are merged when Consul is reachable; see ironvip override list"})
+			Hint: "they are merged when the fleet's store is reachable; see ironvip override list"})
 	}
 	return out
 }

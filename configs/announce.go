@@ -156,7 +156,7 @@ func (c *Config) checkAnnounce(doc *tomlfile.Checker) {
 	if c.Dataplane.Role == RoleRealServer {
 		t.Bad("mode", `set announce.mode to "off"`, "a real server announces no VIPs: its directors do")
 	}
-	if len(a.Peers) > 0 && a.KeyFile == "" && c.IPAM.Store != StoreConsul {
+	if len(a.Peers) > 0 && a.KeyFile == "" && c.IPAM.Store == StoreBolt {
 		t.Bad("key_file", "write a secret to a file that only ironvip can read, the same on all hosts: head -c 32 /dev/urandom | base64", "is required with peers")
 	}
 	if c.Announces(announce.BGP) && len(a.BGP) == 0 {

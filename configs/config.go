@@ -23,6 +23,7 @@ type Config struct {
 	Announce  Announce  `toml:"announce"`
 	DNS       DNS       `toml:"dns"`
 	Consul    Consul    `toml:"consul"`
+	Etcd      Etcd      `toml:"etcd"`
 	Pools     []Pool    `toml:"pool"`
 	Quotas    []Quota   `toml:"quota"`
 	Sources   []Source  `toml:"source"`
@@ -112,9 +113,9 @@ const (
 
 // IPAM contains the settings for the allocation of addresses and node ports.
 type IPAM struct {
-	Store      string         `toml:"store" values:"bolt|consul"`    // also for registrations and overrides
-	PodCIDRs   []netip.Prefix `toml:"pod_cidrs"`                     // never assigned
-	ReuseDelay spec.Duration  `toml:"reuse_delay" values:"0s..168h"` // cooldown of a released address
+	Store      string         `toml:"store" values:"bolt|consul|etcd"` // also for registrations and overrides
+	PodCIDRs   []netip.Prefix `toml:"pod_cidrs"`                       // never assigned
+	ReuseDelay spec.Duration  `toml:"reuse_delay" values:"0s..168h"`   // cooldown of a released address
 	// OrphanGrace is how long the leases of a service remain when no source defines it.
 	OrphanGrace spec.Duration `toml:"orphan_grace" values:"1s..168h"`
 	NodePorts   PortRange     `toml:"node_ports"` // the range of assigned node ports
@@ -124,6 +125,7 @@ type IPAM struct {
 const (
 	StoreBolt   = "bolt"   // on this host's disk
 	StoreConsul = "consul" // in Consul, for a fleet
+	StoreEtcd   = "etcd"   // in etcd, for a fleet
 )
 
 // Pool is a named set of addresses to assign.
@@ -183,8 +185,8 @@ func Default() *Config {
 			Device: DefaultDevice, SkLookup: SkLookupAuto, Connect: ConnectOff, ConnectNamespaces: ConnectOwn, HardStopAfter: spec.Duration(10 * time.Minute)},
 		IPAM:   IPAM{Store: StoreBolt, ReuseDelay: spec.Duration(ipam.DefaultReuseDelay), OrphanGrace: spec.Duration(ipam.DefaultOrphanGrace), NodePorts: PortRange(ipam.DefaultNodePorts)},
 		Health: health.NewConfig(), Announce: newAnnounce(), DNS: newDNS(),
-		Consul: Consul{Prefix: DefaultConsulPrefix},
-		Log:    Log{Level: "info", Format: "text"},
+		Consul: Consul{Prefix: DefaultPrefix}, Etcd: Etcd{Prefix: DefaultPrefix},
+		Log: Log{Level: "info", Format: "text"},
 	}
 }
 

@@ -81,6 +81,16 @@ service_namespace = "west"
 tagged_address = "wan"
 allow_stale = true
 shrink_guard = "0s"
+[etcd]
+endpoints = ["https://etcd1.example:2379", "https://[2001:db8::7]:2379"]
+prefix = "edge"
+username = "ironvip"
+password_file = "tls/etcd-password"
+ca_file = "tls/etcd-ca.pem"
+cert_file = "/srv/tls/etcd.pem"
+key_file = "/srv/tls/etcd-key.pem"
+server_name = "etcd.example"
+
 [consul]
 address = "https://consul.example:8501"
 token_file = "$CREDENTIALS_DIRECTORY/consul-token"
@@ -133,6 +143,8 @@ format = "json"
 		DNS: DNS{Domain: "lb.example.com", Listen: []ListenAddress{{netip.MustParseAddrPort("127.0.0.1:53")}, {netip.MustParseAddrPort("[2001:db8:53::1]:53")}},
 			Allow: []AddressRange{{prefix("10.0.0.0/8")}, {prefix("2001:db8::1/128")}}, TTL: spec.Duration(time.Minute), NegativeTTL: spec.Duration(5 * time.Second), Resolver: ResolverResolved, RateLimit: 10},
 		Consul: Consul{server, "edge/lbs"},
+		Etcd: Etcd{Endpoints: []string{"https://etcd1.example:2379", "https://[2001:db8::7]:2379"}, Prefix: "edge", Username: "ironvip", PasswordFile: "/etc/ironvip/tls/etcd-password",
+			CAFile: "/etc/ironvip/tls/etcd-ca.pem", CertFile: "/srv/tls/etcd.pem", KeyFile: "/srv/tls/etcd-key.pem", ServerName: "etcd.example"},
 		Sources: []Source{{"static", "static", &static.Config{Path: "/etc/ironvip/more.d"}}, {"static", "second", &static.Config{Path: "/srv/services"}},
 			{"consul", "consul", &consul.Config{Tag: "ironvip", ShrinkGuard: spec.Duration(30 * time.Second), Config: east}},
 			{"consul", "west", &consul.Config{Services: []string{"web", "db"}, Pool: "spare", ServiceNamespace: "west", TaggedAddress: "wan", AllowStale: true, Config: consulclient.Config{Address: "unix:///run/consul.sock"}}}},
@@ -163,6 +175,15 @@ func TestParseRefuses(t *testing.T) {
 		{"consul's address", "[consul]\naddress = 'ftp://a:1'\n[[source]]\ntype = 'consul'\naddress = 'https://user:secret@a:1/x'\n[[source]]\ntype = 'consul'\nname = 'b'\naddress = 'a:99999'\n[[source]]\ntype = 'consul'\nname = 'c'\naddress = 'unix://run'", []string{
 			`c.toml:2: consul.address: ftp:// is not a way to reach Consul | write`, `c.toml:5: source[0].address: "https://user:secret@a:1/x" has more than a host and a port`,
 			`c.toml:9: source[1].address: "99999" is not a port`, `c.toml:13: source[2].address: "run" is not an absolute path`}},
+		{"etcd's endpoints", "[ipam]\nstore = 'etcd'\n[etcd]\nendpoints = ['10.0.0.5:2379', 'https://a:2379', 'http://b:2379']", []string{
+			`c.toml:4: etcd.endpoints[0]: "10.0.0.5:2379" is not an endpoint of etcd | write "http://127.0.0.1:2379" or "https://etcd1.example:2379"`,
+			`c.toml:4: etcd.endpoints[2]: "http://b:2379" is without TLS, which another endpoint uses | write https:// for all of them`}},
+		{"no endpoint of etcd", "[ipam]\nstore = 'etcd'", []string{`c.toml:1: etcd.endpoints: is required for the store etcd | write endpoints = ["http://127.0.0.1:2379"]`}},
+		{"etcd's files", "[etcd]\nendpoints = ['http://a:2379']\nprefix = 'a b'\nusername = 'x'\ncert_file = '/x'", []string{
+			`c.toml:3: etcd.prefix: "a b" is not a prefix: up to 128 of a-z A-Z 0-9 . _ -, in parts with a single "/" between | use "ironvip"`,
+			`c.toml:4: etcd.username: has no password_file | add password_file`,
+			`c.toml:5: etcd.cert_file: is for TLS, which the endpoints do not use | write the endpoints as https://HOST:PORT`,
+			`c.toml:5: etcd.cert_file: has no key_file | add key_file`}},
 		{"consul's prefix", "[consul]\nprefix = '/ironvip/'", []string{`c.toml:2: consul.prefix: "/ironvip/" is not a prefix: up to 128 of a-z A-Z 0-9 . _ -, in parts with a single "/" between | use "ironvip"`}},
 		{"consul's files", "[consul]\nca_file = 'ca.pem'\nserver_name = 'a b'\ntoken_file = '$HOME/token'\n[[source]]\ntype = 'consul'\naddress = 'https://a:8501'\ncert_file = '/x'\ntoken_file = '$CREDENTIALS_DIRECTORY/'\n[[source]]\ntype = 'consul'\nname = 'b'\naddress = 'https://b:8501'\nkey_file = '/x'", []string{
 			`c.toml:2: consul.ca_file: is for TLS, which "127.0.0.1:8500" does not use | write the address as https://HOST:PORT`,

@@ -17,10 +17,10 @@ type Consul struct {
 	Prefix string `toml:"prefix"` // of the fleet's keys in Consul KV, without "/" at its ends
 }
 
-// DefaultConsulPrefix is the default of Consul.Prefix.
-const DefaultConsulPrefix = "ironvip"
+// DefaultPrefix is the default of Consul.Prefix and Etcd.Prefix.
+const DefaultPrefix = "ironvip"
 
-const maxConsulPrefix = 128
+const maxPrefix = 128
 
 var prefixes = regexp.MustCompile(`^[a-zA-Z0-9._-]+(/[a-zA-Z0-9._-]+)*$`)
 
@@ -29,7 +29,12 @@ func (c *Config) checkConsul(doc *tomlfile.Checker) {
 	s.Address = cmp.Or(s.Address, consulclient.DefaultAddress)
 	consulclient.CheckAddress(doc, "consul.address", s.Address)
 	s.Check(doc.In("consul"))
-	if !prefixes.MatchString(s.Prefix) || len(s.Prefix) > maxConsulPrefix {
-		doc.Bad("consul.prefix", fmt.Sprintf("use %q", DefaultConsulPrefix), `%s is not a prefix: up to %d of a-z A-Z 0-9 . _ -, in parts with a single "/" between`, strict.Quote(s.Prefix), maxConsulPrefix)
+	checkFleetPrefix(doc, "consul.prefix", s.Prefix)
+}
+
+// checkFleetPrefix checks a prefix of the fleet's keys.
+func checkFleetPrefix(doc *tomlfile.Checker, key, prefix string) {
+	if !prefixes.MatchString(prefix) || len(prefix) > maxPrefix {
+		doc.Bad(key, fmt.Sprintf("use %q", DefaultPrefix), `%s is not a prefix: up to %d of a-z A-Z 0-9 . _ -, in parts with a single "/" between`, strict.Quote(prefix), maxPrefix)
 	}
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // sections are the tables of ironvip.toml that occur once.
-var sections = map[string]any{"node": Node{}, "api": API{}, "dataplane": Dataplane{}, "ipam": IPAM{}, "health": Health{}, "metrics": Metrics{}, "announce": Announce{}, "dns": DNS{}, "consul": Consul{}, "log": Log{}}
+var sections = map[string]any{"node": Node{}, "api": API{}, "dataplane": Dataplane{}, "ipam": IPAM{}, "health": Health{}, "metrics": Metrics{}, "announce": Announce{}, "dns": DNS{}, "consul": Consul{}, "etcd": Etcd{}, "log": Log{}}
 
 // Every key that is read has a row, and there are no other rows.
 func TestReferenceIsComplete(t *testing.T) {
@@ -48,7 +48,7 @@ func TestReferenceIsComplete(t *testing.T) {
 		slices.Sort(got)
 		expect.Equal(t, fmt.Sprint(got), fmt.Sprint(want), "rows of the table %s, and the keys that are read", name)
 	}
-	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"announce", "api", "consul", "dataplane", "dns", "health", "hook", "ipam", "log", "metrics", "node", "pool", "quota", "source"}) {
+	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"announce", "api", "consul", "dataplane", "dns", "etcd", "health", "hook", "ipam", "log", "metrics", "node", "pool", "quota", "source"}) {
 		t.Errorf("sections %v: is one of them missing from this test and from config.md?", top)
 	}
 }

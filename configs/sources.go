@@ -185,6 +185,9 @@ func (c *Config) CheckFiles() []vip.Problem {
 	if c.UsesConsul() {
 		check("consul", &c.Consul)
 	}
+	if c.IPAM.Store == StoreEtcd {
+		check("etcd", &c.Etcd)
+	}
 	check("api", &c.API)
 	check("announce", &c.Announce)
 	for i, s := range c.Sources {

@@ -27,6 +27,7 @@ func (c *Config) check(doc *tomlfile.Checker) {
 	c.checkIPAM(doc.In("ipam"))
 	c.checkMetrics(doc.In("metrics"))
 	c.checkConsul(doc)
+	c.checkEtcd(doc)
 	c.checkPools(doc)
 	c.checkAnnounce(doc)
 	c.checkDNS(doc.In("dns"))

@@ -52,7 +52,7 @@ func (t *Tree) startFromCache() {
 	if t.loaded || t.prevented || t.cache.fleet == "" {
 		return
 	}
-	t.log.Warn("consul not read yet: starting with the last known tree", "values", len(t.cache.kept))
+	t.log.Warn(t.o.KV.Engine().Name+" not read yet: starting with the last known tree", "values", len(t.cache.kept))
 	for path, c := range t.cache.kept {
 		if f, key := t.locate(path); f != nil {
 			t.put(f, path, Entry{Key: key, Value: treekv.NotNil(c.Value), Index: c.Index})

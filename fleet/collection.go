@@ -108,12 +108,12 @@ func (c *Collection[V]) put(e Entry) {
 		err = c.check(e.Key, v)
 	}
 	if err != nil {
-		hint := "if another program wrote it, remove it" + treestatus.Removal(c.place(e.Key))
+		hint := "if another program wrote it, remove it" + treestatus.Removal(c.tree.o.KV.Engine(), c.place(e.Key))
 		if errors.Is(err, errVersion) {
 			hint = "a newer ironvip wrote it: bring this host up to the same release"
 		}
 		c.rows.Delete(e.Key)
-		c.bad[e.Key] = treestatus.KeyProblem(c.place(e.Key), err, hint)
+		c.bad[e.Key] = treestatus.KeyProblem(c.tree.o.KV.Engine(), c.place(e.Key), err, hint)
 		c.tree.status.Notify()
 		return
 	}

@@ -102,7 +102,7 @@ func (e *ConflictError) Error() string {
 
 // ErrUnavailable says that Consul could not be reached, or didn't answer. The outcome of a Commit
 // is unknown then; the tables show it once Consul answers again.
-var ErrUnavailable = errors.New("consul not available")
+var ErrUnavailable = errors.New("the fleet's store is not available")
 
 // ErrNoAnswer is wrapped together with ErrUnavailable if Consul took too long. A smaller batch may
 // get an answer.

@@ -107,8 +107,8 @@ func (f *follower) step(ctx context.Context, todo verdict, ask bool) (next verdi
 
 func (f *follower) fresh() {
 	if away := f.tree.status.SetFresh(); away > 0 {
-		f.tree.log.Info("in touch with consul", "index", f.cursor, "after", away.Round(time.Millisecond))
-		f.tree.o.Events.Add(event.Event{Kind: "fleet_fresh", Message: fmt.Sprintf("in touch with consul again after %v", away.Round(time.Millisecond))})
+		f.tree.log.Info("in touch with "+f.tree.o.KV.Engine().Name, "index", f.cursor, "after", away.Round(time.Millisecond))
+		f.tree.o.Events.Add(event.Event{Kind: "fleet_fresh", Message: fmt.Sprintf("in touch with %s again after %v", f.tree.o.KV.Engine().Name, away.Round(time.Millisecond))})
 	}
 }
 

@@ -58,7 +58,7 @@ func (a *advised) Hint() string { return a.do }
 
 // follow is the hint to make the hosts of a fleet follow a tree with another mark, or with none.
 func (t *Tree) follow(fleet string) string {
-	return fmt.Sprintf("have the hosts follow what is there now: consul kv put %s '%s'", t.keys.Mark, encodeMark(fleet))
+	return fmt.Sprintf("have the hosts follow what is there now: %s %s '%s'", t.o.KV.Engine().Put, t.keys.Mark, encodeMark(fleet))
 }
 
 func (t *Tree) setMark(fleet string) {

@@ -55,12 +55,17 @@ func pairs(t testing.TB, s *consultest.Server) (out []consulkv.Pair) {
 
 func wantSameOn(t testing.TB, s *consultest.Server, trees ...*fleet.Tree) {
 	t.Helper()
+	wantTree(t, func() []consulkv.Pair { return pairs(t, s) }, trees...)
+}
+
+func wantTree(t testing.TB, pairs func() []consulkv.Pair, trees ...*fleet.Tree) {
+	t.Helper()
 	for i, tree := range trees {
 		wait.For(t, fmt.Sprintf("tree %d is the store", i), func() error {
 			if why := tree.Stale(); why != "" {
 				return errors.New(why)
 			}
-			return same(tree, pairs(t, s), treePrefix)
+			return same(tree, pairs(), treePrefix)
 		})
 	}
 }
@@ -84,7 +89,7 @@ func TestConsulIsAKV(t *testing.T) {
 	t.Parallel()
 	kv := must.Get(consulkv.New(config(consultest.Start(t, consultest.Options{Memory: true}))))(t)
 	defer kv.Close()
-	kvContract(t, kv)
+	kvContract(t, kv, true)
 }
 
 // The server restarts from an older copy of its disk.
@@ -109,24 +114,28 @@ func TestSnapshotIsRestoredIntoConsul(t *testing.T) {
 // olderState checks that hosts follow a server that goes back to the state at the call of begin.
 func olderState(t *testing.T, begin func(*consultest.Server) (back func())) {
 	s := consultest.Start(t, consultest.Options{})
-	one, two := join(t, config(s), "one"), join(t, config(s), "two")
+	goesBack(t, join(t, config(s), "one"), join(t, config(s), "two"), func() []consulkv.Pair { return pairs(t, s) }, func() (back func()) { return begin(s) })
+}
+
+// goesBack checks that hosts follow a store that goes back to the state at the call of begin.
+func goesBack(t *testing.T, one, two *fleet.Tree, pairs func() []consulkv.Pair, begin func() (back func())) {
 	for i := range 5 {
 		put(t, one, fmt.Sprint("kept", i), "1")
 	}
-	back := begin(s)
+	back := begin()
 	for i := range 5 {
 		put(t, one, fmt.Sprint("later", i), "new")
 		put(t, two, "kept0", fmt.Sprint("new", i))
 	}
 	wait.Until(t, "both have it", func() bool { return at(two, "a", "later4") == "new" && at(one, "a", "kept0") == "new4" })
 	back()
-	wantSameOn(t, s, one, two)
+	wantTree(t, pairs, one, two)
 	expect.Equal(t, at(one, "a", "kept0")+at(two, "a", "kept0")+at(one, "a", "later0"), "11", "after")
 	for i := range 5 {
 		put(t, two, fmt.Sprint("after", i), "new")
 		put(t, one, "kept1", fmt.Sprint("new", i))
 	}
-	wantSameOn(t, s, one, two)
+	wantTree(t, pairs, one, two)
 }
 
 // Permissions are revoked and granted again, and token files rotate. An answer that a missing

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/text"
@@ -31,6 +32,9 @@ func (t *Tree) FirstProblems(most int) (first []vip.Problem, all int) {
 	all = len(first)
 	return first[:min(all, most):min(all, most)], all
 }
+
+// Engine returns the words for the store.
+func (t *Tree) Engine() consulkv.Engine { return t.o.KV.Engine() }
 
 // Duplicate returns which other live host has this host's id or name, or nil.
 func (t *Tree) Duplicate() *membership.DuplicateNodeError { return t.status.Duplicate() }
@@ -62,7 +66,7 @@ func (t *Tree) setStale(err error) {
 		message += ": " + advice
 	}
 	if t.status.SetStale(why, advice) {
-		t.log.Warn("out of touch with consul: going on with what is known", "err", message)
+		t.log.Warn("out of touch with "+t.o.KV.Engine().Name+": going on with what is known", "err", message)
 		t.o.Events.Add(event.Event{Kind: "fleet_stale", Message: message})
 	}
 }

@@ -83,7 +83,7 @@ func openStores(ctx context.Context, req StoreRequest) (*stores.Stores, error) {
 	if err := s.InTouch(ctx); err != nil {
 		_ = s.Close()
 		return nil, &Error{fmt.Errorf("the store %s: %w", stores.PlaceOf(cfg), err), CauseOther,
-			"is Consul at " + cfg.Consul.Address + " there, and does the token allow it? consul members; ironvip config validate"}
+			"is " + cfg.FleetServers() + " there, and does it accept this host? " + s.Tree.Engine().Look + "; ironvip config validate"}
 	}
 	return s, nil
 }

@@ -19,21 +19,24 @@ type Place struct {
 // PlaceOf returns the store that a configuration names.
 func PlaceOf(cfg *configs.Config) Place {
 	p := Place{Kind: cfg.IPAM.Store}
+	if p.Kind != configs.StoreBolt {
+		p.Prefix = cfg.FleetPrefix()
+	}
 	if p.Kind == configs.StoreConsul {
-		p.Prefix, p.Datacenter = cfg.Consul.Prefix, cfg.Consul.Datacenter
+		p.Datacenter = cfg.Consul.Datacenter
 	}
 	return p
 }
 
-// String returns "bolt", or "consul" with its prefix and datacenter.
+// String returns "bolt", or "consul" or "etcd" with its prefix and datacenter.
 func (p Place) String() string {
 	switch {
-	case p.Kind != configs.StoreConsul:
+	case p.Kind == configs.StoreBolt:
 		return p.Kind
 	case p.Datacenter != "":
-		return fmt.Sprintf("consul (prefix %q, datacenter %q)", p.Prefix, p.Datacenter)
+		return fmt.Sprintf("%s (prefix %q, datacenter %q)", p.Kind, p.Prefix, p.Datacenter)
 	}
-	return fmt.Sprintf("consul (prefix %q)", p.Prefix)
+	return fmt.Sprintf("%s (prefix %q)", p.Kind, p.Prefix)
 }
 
 // noteOf returns the bucket of the state file with the last Place.

@@ -25,7 +25,7 @@ func (s *Stores) StateChecks() []v1.Check {
 // LostProblem describes a state file that is new although an agent ran here before.
 func (s *Stores) LostProblem() vip.Problem {
 	p := vip.Problem{Place: s.DB.Path(), Message: "missing at the start, although an agent ran here before: created a new one",
-		Hint: "leases and registrations are in Consul; connections that were draining are not finished"}
+		Hint: "leases and registrations are in the fleet's store; connections that were draining are not finished"}
 	if s.Tree == nil {
 		p.Hint = "services may have got other addresses; to return to the earlier ones, stop the agent, put a backup in its place, start it"
 	}
@@ -39,7 +39,7 @@ const maxStoreProblems = 20
 // agent has its content.
 func (s *Stores) FleetCheck(begun bool) v1.Check {
 	tree := s.Tree
-	at := "consul at " + s.Config.Consul.Address
+	at, engine := s.Config.FleetServers(), tree.Engine()
 	c := v1.Check{Name: "store", Level: v1.LevelOK, Message: at}
 	problems, all := tree.FirstProblems(maxStoreProblems)
 	c.Problems, c.More = problems, all-len(problems)
@@ -54,14 +54,14 @@ func (s *Stores) FleetCheck(begun bool) v1.Check {
 	case !begun:
 		c.Level = v1.LevelFail
 		c.Message = fmt.Sprintf("waiting for %s for %s: %s", at, time.Since(since).Round(time.Second), why)
-		c.Hint = "this host has never read the store, and begins when it answers (consul members) and accepts the token (consul.token_file)"
+		c.Hint = "this host has never read the store, and begins when it answers (" + engine.Look + ") and accepts " + engine.Access
 		if advice != "" {
 			c.Hint = "this host has never read the store, and begins when it can; " + advice
 		}
 	case why != "":
 		c.Level = v1.LevelWarn
 		c.Message += fmt.Sprintf(" away for %s: %s", time.Since(since).Round(time.Second), why)
-		c.Hint = "traffic goes on; new addresses and registrations wait until it answers (consul members) and accepts the token (consul.token_file)"
+		c.Hint = "traffic goes on; new addresses and registrations wait until it answers (" + engine.Look + ") and accepts " + engine.Access
 		if advice != "" {
 			c.Hint = "traffic goes on; new addresses and registrations wait; " + advice
 		}
@@ -79,5 +79,5 @@ func (s *Stores) Awaits() string {
 	if s.Tree == nil {
 		return "the state file is being read"
 	}
-	return fmt.Sprintf("waiting for consul at %s: %s", s.Config.Consul.Address, cmp.Or(s.Tree.Stale(), "it is being read"))
+	return fmt.Sprintf("waiting for %s: %s", s.Config.FleetServers(), cmp.Or(s.Tree.Stale(), "it is being read"))
 }

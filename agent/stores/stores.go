@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ironvip/ironvip/announce/nodes"
@@ -22,6 +23,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/etcdkv"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/fleet/roster"
@@ -29,6 +31,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/ipam/boltstore"
 	"github.com/ironvip/ironvip/ipam/consulstore"
@@ -126,27 +129,23 @@ func Open(cfg *configs.Config, db *store.DB, o Options) (s *Stores, err error) {
 
 // openFleet opens the stores of a fleet.
 func openFleet(cfg *configs.Config, db *store.DB, o Options) (*Stores, error) {
-	server, err := cfg.Consul.Resolved()
-	if err != nil {
-		return nil, fmt.Errorf("consul.token_file: %w", err)
-	}
 	identity, err := membership.LoadIdentity(db)
 	if err != nil {
 		return nil, fmt.Errorf("%w\nhint: give this host a new one: ironvip node new-id", err)
 	}
-	kv, err := consulkv.New(server)
+	kv, closeKV, err := openKV(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("the consul store: %w", err)
+		return nil, fmt.Errorf("the store %s: %w", cfg.IPAM.Store, err)
 	}
-	tree := fleet.New(fleet.Options{KV: kv, Clock: o.Clock, Node: cfg.Node.Name, Identity: identity, Prefix: cfg.Consul.Prefix, Cache: db, Events: o.Events, Log: o.Log,
+	tree := fleet.New(fleet.Options{KV: kv, Clock: o.Clock, Node: cfg.Node.Name, Identity: identity, Prefix: cfg.FleetPrefix(), Cache: db, Events: o.Events, Log: o.Log,
 		Folders: slices.Concat(consulstore.Folders(), roster.Folders(), []string{rest.Folder, overrides.Folder, share.Folder, nodes.Folder, tokens.Folder})})
 	s := &Stores{Config: cfg, DB: db, o: o, ended: make(chan struct{}),
 		Tree: tree, Announce: nodes.Shared(tree), Tokens: registry.NewShared(tree, tokens.Folder, tokens.Check), Verdicts: share.Verdicts(tree)}
 	s.Roster = roster.New(tree, cfg.Node.Name, roster.Member{NoProbes: cfg.Dataplane.Role == configs.RoleRealServer, Format: roster.NewestFormat}, o.Log)
 	s.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree), Node: cfg.Node.Name}
 	if s.Pending, err = registry.NewJournal(s.States, store.NewBucket[overrides.Override](db, "pending states")); err != nil {
-		kv.Close()
-		return nil, fmt.Errorf("restore backend states that wait for Consul: %w", err)
+		closeKV()
+		return nil, fmt.Errorf("restore backend states that wait for the fleet's store: %w", err)
 	}
 	started := time.Now().UnixMilli()
 	tree.SetNode(func() membership.Node { return membership.Node{Version: o.Version, Since: started} }) // until the agent sets the full one
@@ -154,13 +153,51 @@ func openFleet(cfg *configs.Config, db *store.DB, o Options) (*Stores, error) {
 	s.stop = stop
 	go func() {
 		defer close(s.ended)
-		defer kv.Close()
+		defer closeKV()
 		s.err = tree.Run(ctx)
 		if duplicate, is := errors.AsType[*membership.DuplicateNodeError](s.err); is { // this host may not join the fleet
 			s.err = fmt.Errorf("%w\nhint: %s", s.err, duplicate.Hint())
 		}
 	}()
 	return s, nil
+}
+
+// openKV opens the store that a configuration names.
+func openKV(cfg *configs.Config) (kv consulkv.Store, end func(), err error) {
+	if cfg.IPAM.Store == configs.StoreEtcd {
+		e := &cfg.Etcd
+		o := etcdkv.Config{Endpoints: e.Endpoints, Username: e.Username}
+		if e.UsesTLS() {
+			if o.TLS, err = e.TLS().Config(e.ServerName); err != nil {
+				return nil, nil, err
+			}
+		}
+		if e.PasswordFile != "" {
+			path, err := tomlfile.ResolvePath(e.PasswordFile)
+			if err != nil {
+				return nil, nil, fmt.Errorf("etcd.password_file: %w", err)
+			}
+			text, problem := tomlfile.ReadFile(path, configs.MaxSize)
+			if problem != nil {
+				return nil, nil, fmt.Errorf("etcd.password_file: %w", problem)
+			}
+			o.Password = strings.TrimSpace(string(text))
+		}
+		client, err := etcdkv.New(o)
+		if err != nil {
+			return nil, nil, err
+		}
+		return client, client.Close, nil
+	}
+	server, err := cfg.Consul.Resolved()
+	if err != nil {
+		return nil, nil, fmt.Errorf("consul.token_file: %w", err)
+	}
+	client, err := consulkv.New(server)
+	if err != nil {
+		return nil, nil, err
+	}
+	return client, client.Close, nil
 }
 
 // Wait returns once the stores can be read. The stores of a fleet must have been read from Consul,

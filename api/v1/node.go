@@ -79,7 +79,7 @@ type Node struct {
 type NodeList struct {
 	Items []Node `json:"items"`
 	Next  string `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
-	Store string `json:"store" enum:"bolt,consul" doc:"the store; bolt belongs to this node alone"`
+	Store string `json:"store" enum:"bolt,consul,etcd" doc:"the store; bolt belongs to this node alone"`
 }
 
 // The kinds of leases.

@@ -37,6 +37,9 @@ func New(c Config) (*Client, error) {
 	return &Client{client, closeIdle}, nil
 }
 
+// Engine implements Store.
+func (c *Client) Engine() Engine { return Consul }
+
 // Close closes idle connections.
 func (c *Client) Close() { c.close() }
 

@@ -32,7 +32,21 @@ type Store interface {
 	Renew(ctx context.Context, id string) (alive bool, err error)
 	// EndSession ends the session. It is no error if the session doesn't exist.
 	EndSession(ctx context.Context, id string) error
+
+	// Engine has the words for the store.
+	Engine() Engine
 }
+
+// Engine has the words for a kind of store in messages and hints.
+type Engine struct {
+	Name        string // "consul"
+	Put, Delete string // the commands that put and delete a key, without its arguments: "consul kv put"
+	Look        string // the command that shows whether it works: "consul members"
+	Access      string // what must be right for it to accept this host: "the token (consul.token_file)"
+}
+
+// Consul are the words for Consul.
+var Consul = Engine{Name: "consul", Put: "consul kv put", Delete: "consul kv delete", Look: "consul members", Access: "the token (consul.token_file)"}
 
 // Query selects the kind of read.
 type Query struct {

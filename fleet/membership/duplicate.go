@@ -43,7 +43,7 @@ func (e waitingError) Error() string {
 
 // duplicate describes the holder of the host's lock or of the node's row.
 func (m *Member) duplicate(ctx context.Context, held *heldError) *DuplicateNodeError {
-	e := &DuplicateNodeError{Name: m.o.Node, place: "consul:" + held.pair.Key, hint: "set node.name in ironvip.toml to another name on one of the two hosts, and restart it"}
+	e := &DuplicateNodeError{Name: m.o.Node, place: m.o.KV.Engine().Name + ":" + held.pair.Key, hint: "set node.name in ironvip.toml to another name on one of the two hosts, and restart it"}
 	var row hostRow
 	if held.pair == held.host {
 		e.ID = m.o.Identity.ID

@@ -361,7 +361,7 @@ func (m *Member) wait(other *DuplicateNodeError, seen *sighting) {
 	m.o.Stale(why)
 	if text := why.Error(); seen.logged != text {
 		seen.logged = text
-		m.o.Log.Warn("waiting for a lock in consul", "err", text)
+		m.o.Log.Warn("waiting for a lock in the fleet's store", "err", text)
 	}
 }
 

@@ -3,12 +3,13 @@ package treestatus
 import (
 	"strings"
 
+	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // Removal is the hint to remove a key.
-func Removal(key string) string {
-	return ": consul kv delete " + shellword(key) + "; noticed within 5 minutes, or by ironvip source resync rest"
+func Removal(of consulkv.Engine, key string) string {
+	return ": " + of.Delete + " " + shellword(key) + "; noticed within 5 minutes, or by ironvip source resync rest"
 }
 
 // shellword quotes a word for a shell if necessary.
@@ -22,7 +23,7 @@ func shellword(s string) string {
 	return s
 }
 
-// KeyProblem is the problem of a key in Consul.
-func KeyProblem(key string, err error, hint string) vip.Problem {
-	return vip.Problem{Code: vip.CodeInvalid, Place: "consul:" + key, Message: err.Error(), Hint: hint}
+// KeyProblem is the problem of a key in the store.
+func KeyProblem(of consulkv.Engine, key string, err error, hint string) vip.Problem {
+	return vip.Problem{Code: vip.CodeInvalid, Place: of.Name + ":" + key, Message: err.Error(), Hint: hint}
 }

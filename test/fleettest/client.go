@@ -39,6 +39,9 @@ type Client struct {
 
 var _ consulkv.Store = (*Client)(nil)
 
+// Engine implements consulkv.Store.
+func (c *Client) Engine() consulkv.Engine { return consulkv.Consul }
+
 // Call names a call to the store.
 type Call struct {
 	Method string // "Get", "List", "Level", "Txn", "NewSession", "Renew", "EndSession"

@@ -47,12 +47,12 @@ func (m *Memory) Run(t testing.TB, o fleet.Options, prepare func(*fleet.Tree)) *
 	if o.KV == nil {
 		o.KV = client
 	}
-	h := run(t, o, prepare)
+	h := RunTree(t, o, prepare)
 	h.Client = client
 	return h
 }
 
-// RunOn is Run on a real server.
+// RunOn is Run on a real Consul.
 func RunOn(t testing.TB, server consulkv.Config, o fleet.Options, prepare func(*fleet.Tree)) *Host {
 	t.Helper()
 	kv, err := consulkv.New(server)
@@ -61,10 +61,11 @@ func RunOn(t testing.TB, server consulkv.Config, o fleet.Options, prepare func(*
 	}
 	t.Cleanup(kv.Close)
 	o.KV = kv
-	return run(t, o, prepare)
+	return RunTree(t, o, prepare)
 }
 
-func run(t testing.TB, o fleet.Options, prepare func(*fleet.Tree)) *Host {
+// RunTree runs a tree and ends it with the test.
+func RunTree(t testing.TB, o fleet.Options, prepare func(*fleet.Tree)) *Host {
 	t.Helper()
 	if o.Clock == nil {
 		o.Clock = &table.Clock{}

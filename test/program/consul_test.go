@@ -8,8 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,7 +15,6 @@ import (
 
 	consulapi "github.com/hashicorp/consul/api"
 
-	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/consultest"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -42,7 +39,7 @@ path = "services.d"
 	return h
 }
 
-// gate is the way to a Consul server. A closed one refuses connections, as a stopped server does.
+// gate is the way to a server. A closed one refuses connections, as a stopped server does.
 type gate struct {
 	backend
 	to string
@@ -52,9 +49,9 @@ type gate struct {
 	conns  []net.Conn
 }
 
-func newGate(t *testing.T, c *consultest.Server) *gate {
+func newGate(t *testing.T, to string) *gate {
 	t.Helper()
-	g := &gate{to: c.Addr.String()}
+	g := &gate{to: to}
 	g.serve = g.relay
 	g.begin(t)
 	t.Cleanup(g.cut)
@@ -125,7 +122,7 @@ func register(t *testing.T, c *consultest.Server, name string, backends ...*back
 func TestConsulAway(t *testing.T) {
 	parallel(t)
 	consul := consultest.Start(t, consultest.Options{Memory: true})
-	way := newGate(t, consul)
+	way := newGate(t, consul.Addr.String())
 	a, b := newBackend(t, "a"), newBackend(t, "b")
 	register(t, consul, "web", a, b)
 	h := withConsul(t, way.addr, "")
@@ -202,76 +199,6 @@ func TestConsulAway(t *testing.T) {
 	h.serves(web+":8080", "b")
 }
 
-// A host moves from its own disk to Consul and back, and every service keeps its address. Without
-// the move the agent doesn't start, because it would assign new addresses.
-func TestMovingBetweenStores(t *testing.T) {
-	parallel(t)
-	consul := consultest.Start(t, consultest.Options{Memory: true})
-	h := newHost(t)
-	a, b := newBackend(t, "a"), newBackend(t, "b")
-	h.start()
-	addresses := h.hoard(a, b)
-	file := filepath.Join(t.TempDir(), "vips.json")
-	// move moves the host to another store with a restore that prints says.
-	move := func(from, to, says string) {
-		t.Helper()
-		h.stop()
-		text, _ := h.save("--config", h.dir)
-		must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
-		h.edit("ironvip.toml", from, to)
-		if said := h.fails(); !strings.Contains(said, "would all get new addresses") || !strings.Contains(said, "ironvip snapshot restore") {
-			t.Errorf("started on a store without its addresses:\n%s", said)
-		}
-		r := command(t, "snapshot", "restore", file, "--config", h.dir)
-		if r.code != 0 || !strings.Contains(r.stderr, says) {
-			t.Fatalf("restore: exit %d\n%s", r.code, r.stderr)
-		}
-		h.log = nil
-		h.start()
-	}
-	fleet := fmt.Sprintf("[ipam]\nstore = \"consul\"\n[consul]\naddress = %q\n[[pool]]", consul.URL)
-	move("[[pool]]", fleet, "restored 4 leases, 2 registrations, 1 override into the store consul")
-	h.kept(addresses, a, b)
-	h.status("OK", "store", "in touch")
-	addresses["newer"] = h.put("newer", b) // later services are there after the move back
-	if code, tree := h.rest("DELETE", "/v1/services/default/late", "", "Prefer", "wait=30"); code/100 != 2 {
-		t.Fatalf("DELETE: %d %v", code, tree)
-	}
-	late := addresses["late"]
-	delete(addresses, "late")
-	move(fleet, "[[pool]]", "outdated value")
-	for name, want := range addresses {
-		expect.Equal(t, h.vip(name), want, "back on the disk, %s moved from %s to", name, want)
-	}
-	h.serves(addresses["newer"]+":8080", "b")
-	if code, _ := h.rest("GET", "/v1/services/default/late", ""); code != http.StatusNotFound {
-		t.Errorf("what was deleted meanwhile (%s) is back: %d", late, code)
-	}
-
-	// A second host with the same services at other addresses gets conflicts.
-	other := newHost(t)
-	other.edit("ironvip.toml", other.pool, h.pool)
-	other.write("services.d/other.toml", service("other", `vips = ["`+addresses["web"]+`"]`, a))
-	other.write("services.d/web.toml", service("web", "", a))
-	other.start()
-	other.vip("web")
-	other.stop()
-	text, _ := other.save("--config", other.dir)
-	other.edit("ironvip.toml", "[[pool]]", fleet)
-	must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
-	r := command(t, "snapshot", "restore", file, "--config", other.dir)
-	if r.code != 5 || !strings.Contains(r.stderr, "lease "+addresses["web"]+" of other: the store has it for web") || !strings.Contains(r.stderr, "nothing restored") {
-		t.Errorf("restore with conflicts: exit %d\n%s", r.code, r.stderr)
-	}
-	if r := command(t, "snapshot", "restore", "--none", "--config", other.dir); r.code != 0 {
-		t.Errorf("restore --none: exit %d\n%s", r.code, r.stderr)
-	}
-	other.remove("services.d/other.toml")
-	other.start()
-	got := other.vip("web")
-	expect.Equal(t, got, addresses["web"], "the second host has web at %s, the fleet at", got)
-}
-
 // An agent that starts on a catalog without most of this host's former services keeps everything
 // for a while, unless an operator confirms the loss.
 //
@@ -313,7 +240,7 @@ func TestCatalogLostWhileDown(t *testing.T) {
 func TestConsulIsNotThereYet(t *testing.T) {
 	parallel(t)
 	consul := consultest.Start(t, consultest.Options{Memory: true})
-	way := newGate(t, consul)
+	way := newGate(t, consul.Addr.String())
 	a := newBackend(t, "a")
 	former := withConsul(t, way.addr, "")
 	former.start()
@@ -350,105 +277,4 @@ func TestConsulIsNotThereYet(t *testing.T) {
 	got := h.vip("api")
 	expect.Equal(t, got, held, "api has %s, and had %s before", got, held)
 	h.status("OK", "store", "in touch")
-}
-
-// A fleet's hosts know each other: a host with the name of a live one ends and says why, a reinstalled host gets its name back
-// when its former session has expired, and a host that has ended is lost until it is forgotten. Values that nobody can read are named.
-//
-// Slow: hosts compare their own state every 5 s, and Consul holds a lock back for a second after its session.
-func TestHostsOfAFleet(t *testing.T) {
-	parallel(t)
-	consul := consultest.Start(t, consultest.Options{Memory: true})
-	one, two, namesake := withConsul(t, consul.URL, ""), withConsul(t, consul.URL, ""), withConsul(t, consul.URL, "")
-	two.edit("ironvip.toml", `name = "lb1"`, `name = "lb2"`)
-	one.start()
-	two.start()
-	refused := make(chan string, 1)
-	go func() { refused <- namesake.fails() }()
-	namesake.eventually("the second host waits", func() error {
-		if log := namesake.log.String(); !strings.Contains(log, "waiting for a lock in consul") {
-			return errors.New(log)
-		}
-		return nil
-	})
-	one.write("services.d/bad.toml", "bad") // its number of problems shows that it lives
-	const inUse = `node name "lb1" is in use: node "lb1"`
-	mentions(t, "the refusal", <-refused, inUse, "set node.name in ironvip.toml")
-
-	one.kill()
-	one.remove("state/" + store.FileName)
-	one.launch()
-	one.eventually("the reinstalled host waits", func() error {
-		if text := one.cli("status").stdout; !strings.Contains(text, inUse) {
-			return errors.New(text)
-		}
-		return nil
-	})
-	sessions, _, err := consul.Client.Session().List(nil)
-	for _, s := range sessions {
-		_, failed := consul.Client.Session().Destroy(s.ID, nil)
-		err = errors.Join(err, failed)
-	}
-	if err != nil || len(sessions) == 0 {
-		t.Fatalf("expire sessions %v: %v", sessions, err)
-	}
-	one.status("OK", "store", "in touch")
-	one.stop()
-	two.status("WARN", "nodes", "lb1 is lost: silent for")
-	if out := two.ok("node", "list"); !strings.Contains(out, "lb1") || !strings.Contains(out, "lost") {
-		t.Errorf("node list:\n%s", out)
-	}
-	two.ok("node", "forget", "lb1")
-	if out := two.ok("node", "list"); strings.Contains(out, "lb1") {
-		t.Errorf("node list after node forget:\n%s", out)
-	}
-
-	const junk = "ironvip/v2/tree/leases/banana"
-	must.Get(consul.Client.KV().Put(&consulapi.KVPair{Key: junk, Value: []byte("junk")}, nil))(t)
-	two.ok("source", "resync", "rest")
-	mentions(t, "the status", two.cli("status").stdout, "1 problem", junk+":", "consul kv delete "+junk+";")
-}
-
-// While Consul is away, an operator can drain a backend on one host. The host keeps that over a
-// restart and shows it as local. When Consul is back, it applies to all hosts.
-//
-// Slow: each write waits a second for Consul.
-func TestDrainWhileConsulIsAway(t *testing.T) {
-	parallel(t)
-	consul := consultest.Start(t, consultest.Options{Memory: true})
-	way := newGate(t, consul)
-	a, b := newBackend(t, "a"), newBackend(t, "b")
-	one, two := withConsul(t, way.addr, ""), withConsul(t, way.addr, "")
-	two.edit("ironvip.toml", `name = "lb1"`, `name = "lb2"`)
-	one.write("services.d/web.toml", service("web", "", a, b)) // not the other host's: it would take the address while this one is down
-	one.start()
-	two.start()
-	web := one.vip("web") + ":8080"
-	one.serves(web, "a", "b")
-	lists := func(h *host, state string) {
-		t.Helper()
-		h.eventually("override list has "+state, func() error {
-			if out := h.ok("override", "list"); !strings.Contains(out, b.addr) || !strings.Contains(out, state) || strings.Contains(out, "local") != strings.Contains(state, "local") {
-				return errors.New(out)
-			}
-			return nil
-		})
-	}
-	way.shut(t)
-	one.status("WARN", "store", "away for")
-	if r := one.cli("backend", "drain", "web", b.addr); r.code != 0 || !strings.Contains(r.stderr, "stored on this host only") {
-		t.Errorf("drain: exit %d\n%s", r.code, r.stderr)
-	}
-	one.serves(web, "a")
-	one.status("WARN", "overrides", "set on this host only")
-	one.kill()
-	one.start()
-	one.serves(web, "a")
-	lists(one, "drain, local")
-
-	way.open(t)
-	lists(one, "drain")
-	lists(two, "drain")
-	one.ok("override", "clear", "web", b.addr)
-	one.serves(web, "a", "b")
 }

@@ -20,7 +20,7 @@ import (
 const nodeIsSilent = 3 * time.Minute
 
 func (a *app) nodeListCommand() *cobra.Command {
-	return command.List(a.App, "list the nodes of the fleet with dataplane and lag", `Lists the nodes that share a store (ipam.store = "consul"). Without a shared store it lists
+	return command.List(a.App, "list the nodes of the fleet with dataplane and lag", `Lists the nodes that share a store (ipam.store = "consul" or "etcd"). Without a shared store it lists
 the node that answers and the peers of its announcer.
 
 STATE is present, draining or lost: a lost node was present and is silent. It stays in the
@@ -126,7 +126,7 @@ func (a *app) nodeNewIDCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "new-id",
 		Short: "give this host a new host id, after it was copied from another host",
-		Long: `Replaces the host id in this host's state file. In a fleet (ipam.store = "consul") an agent
+		Long: `Replaces the host id in this host's state file. In a fleet an agent
 refuses to start while another live host has the same id, which happens after a disk, a
 virtual machine or a state file was copied. Run this on the copy.
 

@@ -1,0 +1,194 @@
+package etcdkv
+
+import (
+	"context"
+	"errors"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ironvip/ironvip/fleet/consulkv"
+)
+
+// A transaction of etcd compares keys with constants. Operations of a consulkv.Store depend on what keys are: a lock is
+// had if it is free or mine. So each transaction is worked out for a state of its keys, and compares that this is their
+// state. If it isn't, etcd answers with what they are, and the transaction is worked out again.
+//
+// Without locks, the first state is the one that the operations expect, so a transaction that succeeds is one request.
+
+// state is what a key is.
+type state struct {
+	index uint64 // 0: it does not exist
+	lease clientv3.LeaseID
+}
+
+// plan is a transaction worked out for a state of its keys.
+type plan struct {
+	keys    []string // in the order of their first operations
+	before  map[string]state
+	puts    map[string]consulkv.Op // of the last operation that writes a key; a nil Value deletes
+	reads   []string
+	refused []consulkv.Refusal
+}
+
+// Txn implements consulkv.Store.
+func (c *Client) Txn(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, error) {
+	before, actual := expected(ops), false
+	for {
+		var then []clientv3.Op
+		var compares []clientv3.Cmp
+		p := workOut(ops, before)
+		if before != nil {
+			if len(p.refused) > 0 && actual {
+				return consulkv.Outcome{Refused: p.refused}, nil
+			}
+			compares, then = p.compares(), p.operations()
+		} else {
+			compares = []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(p.keys[0]), "<", 0)} // never
+		}
+		r, err := c.etcd.Txn(ctx).If(compares...).Then(then...).Else(p.look()...).Commit()
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return consulkv.Outcome{Refused: overSessions(ops)}, nil
+		}
+		if err != nil {
+			return consulkv.Outcome{}, explain(err)
+		}
+		if r.Succeeded {
+			return p.outcome(r), nil
+		}
+		before, actual = map[string]state{}, true
+		for i, k := range p.keys {
+			before[k] = state{}
+			if kvs := r.Responses[i].GetResponseRange().Kvs; len(kvs) > 0 {
+				before[k] = state{uint64(kvs[0].ModRevision), clientv3.LeaseID(kvs[0].Lease)}
+			}
+		}
+	}
+}
+
+// expected returns the state of the keys with which all operations succeed, or nil if there are several.
+func expected(ops []consulkv.Op) map[string]state {
+	of := map[string]state{}
+	for _, op := range ops {
+		switch op.Verb {
+		case consulkv.Lock, consulkv.Unlock:
+			return nil
+		case consulkv.Cas, consulkv.CheckIndex, consulkv.DeleteCas:
+			of[op.Key] = state{index: op.Index}
+		case consulkv.CheckGone:
+			of[op.Key] = state{}
+		}
+	}
+	return of
+}
+
+// workOut works out a transaction.
+func workOut(ops []consulkv.Op, before map[string]state) *plan {
+	p := &plan{before: map[string]state{}, puts: map[string]consulkv.Op{}}
+	now := map[string]state{}
+	for i, op := range ops {
+		if op.Verb == consulkv.Read {
+			p.reads = append(p.reads, op.Key)
+			continue
+		}
+		if _, known := now[op.Key]; !known && (op.Verb != consulkv.Set && op.Verb != consulkv.Delete) {
+			p.keys = append(p.keys, op.Key)
+			p.before[op.Key], now[op.Key] = before[op.Key], before[op.Key]
+		}
+		s := now[op.Key]
+		refuse := func(is bool, why string) bool {
+			if is {
+				p.refused = append(p.refused, consulkv.Refusal{Op: i, Reason: why})
+			}
+			return is
+		}
+		put := func(after state) { p.puts[op.Key], now[op.Key] = op, after }
+		mine := leaseOf(op.Session)
+		switch op.Verb {
+		case consulkv.Set:
+			put(s)
+		case consulkv.Delete:
+			op.Value = nil
+			put(state{})
+		case consulkv.Cas:
+			if !refuse(s.index != op.Index, "the key has another version") {
+				put(s)
+			}
+		case consulkv.CheckIndex:
+			refuse(s.index != op.Index || s.index == 0, "the key has another version")
+		case consulkv.CheckGone:
+			refuse(s.index != 0, "the key exists")
+		case consulkv.DeleteCas:
+			if !refuse(s.index != 0 && s.index != op.Index, "the key has another version") {
+				op.Value = nil
+				put(state{})
+			}
+		case consulkv.Lock:
+			if !refuse(mine == 0 || s.lease != 0 && s.lease != mine, "another session holds the lock") {
+				put(state{s.index, mine})
+			}
+		case consulkv.Unlock:
+			if !refuse(mine == 0 || s.lease != mine, "the session does not hold the lock") {
+				put(state{index: s.index})
+			}
+		}
+	}
+	return p
+}
+
+func (p *plan) compares() (all []clientv3.Cmp) {
+	for _, k := range p.keys {
+		all = append(all, clientv3.Compare(clientv3.ModRevision(k), "=", int64(p.before[k].index)))
+	}
+	return all
+}
+
+// operations returns what is to be done, in no order: each key once.
+func (p *plan) operations() (all []clientv3.Op) {
+	for key, op := range p.puts {
+		switch {
+		case op.Verb == consulkv.Delete || op.Verb == consulkv.DeleteCas:
+			all = append(all, clientv3.OpDelete(key))
+		case op.Verb == consulkv.Lock:
+			all = append(all, clientv3.OpPut(key, string(op.Value), clientv3.WithLease(leaseOf(op.Session))))
+		default:
+			all = append(all, clientv3.OpPut(key, string(op.Value)))
+		}
+	}
+	for _, key := range p.reads {
+		all = append(all, clientv3.OpGet(key))
+	}
+	return all
+}
+
+// look returns the reads of what the keys are.
+func (p *plan) look() (all []clientv3.Op) {
+	for _, key := range p.keys {
+		all = append(all, clientv3.OpGet(key))
+	}
+	return all
+}
+
+func (p *plan) outcome(r *clientv3.TxnResponse) (out consulkv.Outcome) {
+	if len(p.puts) > 0 {
+		out.Index = uint64(r.Header.Revision)
+	}
+	for _, answer := range r.Responses {
+		if read := answer.GetResponseRange(); read != nil {
+			for _, kv := range read.Kvs {
+				out.Pairs = append(out.Pairs, pairOf(kv))
+			}
+		}
+	}
+	return out
+}
+
+// overSessions refuses the locks: a session is over.
+func overSessions(ops []consulkv.Op) (all []consulkv.Refusal) {
+	for i, op := range ops {
+		if op.Verb == consulkv.Lock {
+			all = append(all, consulkv.Refusal{Op: i, Reason: "the session is over"})
+		}
+	}
+	return all
+}

@@ -1,0 +1,157 @@
+// Package etcdtest runs real etcd servers for a test, on loopback: one, or several that are one cluster. A test can kill,
+// stall and restart them, and set them back to an older state.
+//
+// Every server is a process that the package owns and ends by its id, at the latest at the end of the test. Without the
+// binary (test/servers/setup.sh etcd, or IRONVIP_ETCD) the test is skipped for need.ReasonServer. The package is only for
+// tests.
+package etcdtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/process"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// Servers are the members of a cluster. Their methods end the test on an error, so only the test's goroutine may call them.
+type Servers struct {
+	URLs   []string         // of the members
+	Client *clientv3.Client // of all members
+
+	t     testing.TB
+	bin   string
+	dir   string
+	procs []*process.Process
+}
+
+// Start runs a cluster of that many members and waits until it is ready. It ends with the test.
+func Start(t testing.TB, members int) *Servers {
+	t.Helper()
+	s := &Servers{t: t, bin: need.Server(t, "etcd"), dir: t.TempDir()}
+	var peers, cluster []string
+	for i := range members {
+		ports := freeport.Reserve(t, nil, loopback)
+		s.URLs = append(s.URLs, "http://"+netip.AddrPortFrom(loopback, ports[1]).String())
+		peers = append(peers, "http://"+netip.AddrPortFrom(loopback, ports[2]).String())
+		cluster = append(cluster, fmt.Sprintf("m%d=%s", i, peers[i]))
+	}
+	for i := range members {
+		s.procs = append(s.procs, process.New(s.bin, filepath.Join(s.dir, fmt.Sprintf("m%d.log", i)), nil,
+			fmt.Sprintf("--name=m%d", i), "--data-dir="+s.data(i), "--log-level=warn",
+			"--listen-client-urls="+s.URLs[i], "--advertise-client-urls="+s.URLs[i],
+			"--listen-peer-urls="+peers[i], "--initial-advertise-peer-urls="+peers[i], "--initial-cluster="+strings.Join(cluster, ","),
+			// Data that was passed to the kernel survives the end of a process, so no fsync is needed.
+			"--heartbeat-interval=50", "--election-timeout=500", "--unsafe-no-fsync"))
+	}
+	var err error
+	s.Client, err = clientv3.New(clientv3.Config{Endpoints: s.URLs, DialTimeout: time.Second, DialKeepAliveTime: time.Second, DialKeepAliveTimeout: time.Second, Logger: zap.NewNop()})
+	must.Succeed(t, err)
+	t.Cleanup(func() { s.Client.Close() })
+	for i := range members {
+		t.Cleanup(s.procs[i].Kill)
+		s.Begin(i)
+	}
+	s.WaitReady()
+	return s
+}
+
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+func (s *Servers) data(i int) string { return filepath.Join(s.dir, fmt.Sprintf("m%d", i)) }
+
+// Begin starts a member that does not run.
+func (s *Servers) Begin(i int) {
+	s.t.Helper()
+	must.Succeed(s.t, s.procs[i].Start(), "etcd m%d", i)
+}
+
+// Kill ends a member as kill -9 does.
+func (s *Servers) Kill(i int) { s.procs[i].Kill() }
+
+// Pause stops a member without ending it.
+func (s *Servers) Pause(i int) {
+	s.t.Helper()
+	must.Succeed(s.t, s.procs[i].Pause())
+}
+
+// Resume continues a member after Pause.
+func (s *Servers) Resume(i int) {
+	s.t.Helper()
+	must.Succeed(s.t, s.procs[i].Resume())
+}
+
+// WaitReady waits until the cluster has a leader and answers.
+func (s *Servers) WaitReady() {
+	s.t.Helper()
+	wait.For(s.t, "etcd answers", func() error {
+		ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
+		defer cancel()
+		_, err := s.Client.Get(ctx, "ready")
+		return err
+	})
+}
+
+// Leader returns the member that leads.
+func (s *Servers) Leader() int {
+	s.t.Helper()
+	for i, url := range s.URLs {
+		ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
+		r, err := s.Client.Status(ctx, url)
+		cancel()
+		if err == nil && r.Leader == r.Header.MemberId {
+			return i
+		}
+	}
+	s.t.Fatal("no member of etcd leads")
+	return 0
+}
+
+// Compact removes the history. Members may be down.
+func (s *Servers) Compact() {
+	s.t.Helper()
+	wait.For(s.t, "the history is compacted", func() error {
+		ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
+		defer cancel()
+		r, err := s.Client.Get(ctx, "none")
+		if err == nil {
+			_, err = s.Client.Compact(ctx, r.Header.Revision)
+		}
+		if errors.Is(err, rpctypes.ErrCompacted) {
+			return nil
+		}
+		return err
+	})
+}
+
+// Backup copies the disk of the only member, and returns a function that sets the member back to it.
+func (s *Servers) Backup() (restore func()) {
+	s.t.Helper()
+	copied := filepath.Join(s.dir, "backup")
+	s.Kill(0)
+	must.Succeed(s.t, os.CopyFS(copied, os.DirFS(s.data(0))))
+	s.Begin(0)
+	s.WaitReady()
+	return func() {
+		s.t.Helper()
+		s.Kill(0)
+		must.Succeed(s.t, os.RemoveAll(s.data(0)))
+		must.Succeed(s.t, os.CopyFS(s.data(0), os.DirFS(copied)))
+		s.Begin(0)
+		s.WaitReady()
+	}
+}
