@@ -147,11 +147,11 @@ func TestEndOfAnyPart(t *testing.T) {
 	})
 }
 
-// A change of one service wakes 20 blocking reads of other services, which read no row of 10,000
+// A change of one service wakes 20 blocking reads of other services, which read no row of 1,000
 // services. The end of a problem of a source costs a reader of its service one look.
 func TestBlockingReadsCost(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		const services, readers = 10_000, 20
+		const services, readers = 1000, 20
 		w := statustest.New()
 		w.Fill(services, 4)
 		refused := sources.Refused{RefusedKey: sources.RefusedKey{Source: "files", Service: statustest.ServiceNo(0)}, Problems: []vip.Problem{{Code: vip.CodeInvalid}}}

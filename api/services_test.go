@@ -754,21 +754,21 @@ func TestAnswersAreBounded(t *testing.T) {
 	r := newRig(t)
 	many := func(n int, of string) string { return strings.TrimSuffix(strings.Repeat(of+",", n), ",") }
 	for _, c := range []struct{ name, method, path, body string }{
-		{"duplicate keys", "PUT", webPath, "{" + many(100_000, `"":0`) + "}"},
+		{"duplicate keys", "PUT", webPath, "{" + many(10_000, `"":0`) + "}"},
 		{"unknown keys", "PUT", webPath, func() string {
 			var b strings.Builder
-			for i := range 60_000 {
+			for i := range 6000 {
 				fmt.Fprintf(&b, `,"%d":0`, i)
 			}
 			return "{" + b.String()[1:] + "}"
 		}()},
 		{"one long key", "PUT", webPath, `{"` + strings.Repeat("<", 900_000) + `":0}`},
-		{"invalid backends", "PUT", webPath, `{"ports":[{"port":80}],"backends":[` + many(10_000, `{"address":""}`) + `]}`},
-		{"backends of a wrong type", "PUT", webPath, `{"ports":[{"port":80}],"backends":[` + many(100_000, `0`) + `]}`},
-		{"labels of a wrong type", "PATCH", webPath, `{"labels":{` + many(50_000, `"a":[]`) + `}}`},
+		{"invalid backends", "PUT", webPath, `{"ports":[{"port":80}],"backends":[` + many(2000, `{"address":""}`) + `]}`},
+		{"backends of a wrong type", "PUT", webPath, `{"ports":[{"port":80}],"backends":[` + many(10_000, `0`) + `]}`},
+		{"labels of a wrong type", "PATCH", webPath, `{"labels":{` + many(5000, `"a":[]`) + `}}`},
 		{"a session", "POST", v1.PathSession, "{" + many(500, `"":0`) + "}"},
-		{"services with mistakes", "POST", v1.PathApply, `{"services":[` + many(2000, "{"+many(200, `"x":0`)+"}") + `]}`},
-		{"services with invalid values", "POST", v1.PathApply, `{"services":[` + many(2000, `{"name":"A","ports":[{"port":0}]}`) + `]}`},
+		{"services with mistakes", "POST", v1.PathApply, `{"services":[` + many(500, "{"+many(50, `"x":0`)+"}") + `]}`},
+		{"services with invalid values", "POST", v1.PathApply, `{"services":[` + many(500, `{"name":"A","ports":[{"port":0}]}`) + `]}`},
 	} {
 		header := []string{sameOrigin}
 		if c.method == "PATCH" {

@@ -127,10 +127,10 @@ func (r *reads) Row(k vip.ServiceKey) *table.Row[vip.Service] {
 	return r.Reader.Row(k)
 }
 
-// One change that 20 watchers of 1,000 services see costs each of them one row, and no scan.
+// One change that 20 watchers of 200 services see costs each of them one row, and no scan.
 func TestWatchersCost(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		const services, watchers = 1000, 20
+		const services, watchers = 200, 20
 		w := statustest.New()
 		w.Fill(services, 4)
 		d := depsOf(w)

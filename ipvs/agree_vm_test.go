@@ -20,6 +20,7 @@ import (
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/seed"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -40,7 +41,7 @@ func choices(t *testing.T, lab *netlab.Lab, at netip.AddrPort, n int) map[netip.
 		}
 	})
 	all := map[netip.Addr]netip.AddrPort{}
-	for deadline := time.Now().Add(time.Minute); len(all) < n && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	wait.Until(t, "all clients are scheduled", func() bool {
 		clear(all)
 		var table []byte
 		var err error
@@ -55,8 +56,8 @@ func choices(t *testing.T, lab *netlab.Lab, at netip.AddrPort, n int) map[netip.
 			fmt.Sscanf(f[6], "%X", &port)
 			all[hexAddr(t, f[1])] = netip.AddrPortFrom(hexAddr(t, f[5]), port)
 		}
-	}
-	must.Equal(t, len(all), n, "scheduled clients")
+		return len(all) == n
+	})
 	return all
 }
 

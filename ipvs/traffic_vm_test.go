@@ -182,7 +182,7 @@ func ping(t *testing.T, from *netlab.Node, to netip.Addr) {
 		binary.BigEndian.PutUint16(m[2:], ^uint16(sum+sum>>16))
 	}
 	must.Get(c.Write(m))(t)
-	c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	c.SetReadDeadline(time.Now().Add(wait.Reply))
 	for buf := make([]byte, 100); ; {
 		n, err := c.Read(buf)
 		if err != nil {

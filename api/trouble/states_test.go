@@ -116,8 +116,8 @@ func TestEventsReadOnlyWhatChanged(t *testing.T) {
 			}
 		})
 	}
-	if few, many := cost(10), cost(5_000); many > 2*few {
-		t.Errorf("among 5,000 services that are down an event costs %.0f allocations, among 10 %.0f", many, few)
+	if few, many := cost(10), cost(500); many > 2*few {
+		t.Errorf("among 500 services that are down an event costs %.0f allocations, among 10 %.0f", many, few)
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -137,12 +138,8 @@ func (w *town) probe(n *netlab.Node, port uint16, patience time.Duration) (strin
 	return answer, err
 }
 
-// An answer in an emulated machine takes less than patience. No answer comes for as long as silence, when
-// answers have come just before.
-const (
-	patience = 10 * time.Second
-	silence  = 500 * time.Millisecond
-)
+// silence is how long no answer comes, when answers have come just before.
+const silence = 500 * time.Millisecond
 
 func ask(ctx context.Context, p vip.Protocol, from netip.Addr, to netip.AddrPort, mark int, patience time.Duration) (string, error) {
 	var own net.Addr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
@@ -173,7 +170,7 @@ func ask(ctx context.Context, p vip.Protocol, from netip.Addr, to netip.AddrPort
 func (w *town) answers(when string, n *netlab.Node) {
 	w.t.Helper()
 	for range 2 {
-		answer, err := w.probe(n, w.frontend.Key.Port, patience)
+		answer, err := w.probe(n, w.frontend.Key.Port, wait.Reply)
 		name, client, _ := strings.Cut(answer, " ")
 		at, _ := netip.ParseAddrPort(client)
 		if err != nil || name != n.Name || at.Addr() != w.own(n).Prev() {
@@ -231,7 +228,7 @@ func TestProbesTakeThePathOfClients(t *testing.T) {
 		for _, b := range w.Backends {
 			w.answers("at first", b)
 		}
-		answer, err := w.probe(w.Backends[0], 81, patience)
+		answer, err := w.probe(w.Backends[0], 81, wait.Reply)
 		expect.Is(t, err, unix.ECONNREFUSED, "a closed port: %q", answer)
 		// The service refuses clients, because its checks failed. Probes must find that it works again.
 		down := w.frontend

@@ -15,13 +15,9 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-// slow makes a host dead only after 30 s without a heartbeat. These tests don't let a host die, and all
+// slow makes a host dead only after 50 s without a heartbeat. These tests don't let a host die, and all
 // processes of the emulated machine may stop together for seconds, when its own host is busy.
-const slow = "heartbeat = \"500ms\"\nmissed = 60\n"
-
-// patience is how long a request waits for its answer: commands and processes that start keep the only,
-// emulated processor busy, and it may stop for seconds. A request that is refused or reset is lost at once.
-const patience = 30 * time.Second
+const slow = "heartbeat = \"500ms\"\nmissed = 100\n"
 
 // With IPVS, the kernel forwards without the agent: if it is stopped, killed or restarted, no announcement
 // changes and no request is lost. A drain moves the VIPs.
@@ -47,7 +43,7 @@ func TestAgentRestartsWithIPVS(t *testing.T) {
 // loads asks for a VIP of each family of the first host.
 func (l *lab) loads(owners map[netip.Addr]string) (all []*load) {
 	for _, v6 := range []bool{false, true} {
-		all = append(all, startPatientLoad(l.t, l.client, ownedBy(l.t, owners, l.hosts[0].Name, v6), 200*time.Millisecond, patience))
+		all = append(all, startPatientLoad(l.t, l.client, ownedBy(l.t, owners, l.hosts[0].Name, v6), 200*time.Millisecond, wait.Reply))
 	}
 	return all
 }

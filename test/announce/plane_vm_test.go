@@ -2,11 +2,11 @@
 
 package announce
 
+import "github.com/ironvip/ironvip/test/wait"
+
 // dataplane is the mode of the hosts.
 const dataplane = "ipvs"
 
-// Of the benchmarks. The emulated processor has no room for more, and is busy when processes start.
-const (
-	perSecond     = 100 // requests
-	benchPatience = patience
-)
+const perSecond = 100 // requests of the benchmarks: the emulated processor has no room for more
+
+var benchPatience = wait.Reply // it is busy when processes start

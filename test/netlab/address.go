@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -57,7 +58,7 @@ func (n *Node) AskAddress(k vip.FrontendKey) (string, error) {
 		return "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	c.SetDeadline(time.Now().Add(wait.Reply))
 	if _, err := c.Write([]byte("?\n")); err != nil {
 		return "", err
 	}

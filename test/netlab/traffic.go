@@ -13,11 +13,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/proxy/proxyproto"
+	"github.com/ironvip/ironvip/test/wait"
 )
-
-// maxWait bounds one dial and one request. It is long because an emulated machine is slow. Only a
-// test of silence ever waits for it, and such tests use their own context.
-const maxWait = 10 * time.Second
 
 // Answer is a server's answer: its name and the client address that it sees.
 type Answer struct {
@@ -157,7 +154,7 @@ func (n *Node) DialFrom(network string, from netip.Addr, to netip.AddrPort) (*Co
 
 // DialFromPort is DialFrom with a port. With port 0 the kernel selects it. SCTP has no port.
 func (n *Node) DialFromPort(network string, from, to netip.AddrPort) (*Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Reply)
 	defer cancel()
 	var c net.Conn
 	var err error
@@ -188,7 +185,7 @@ type Conn struct {
 	r *bufio.Reader
 }
 
-// Dial connects from inside the namespace, and waits for at most ten seconds.
+// Dial connects from inside the namespace, and waits for at most wait.Reply.
 func (n *Node) Dial(network string, to netip.AddrPort) (*Conn, error) {
 	c, err := n.dial(network, to)
 	if err == nil {
@@ -198,7 +195,7 @@ func (n *Node) Dial(network string, to netip.AddrPort) (*Conn, error) {
 }
 
 func (n *Node) dial(network string, to netip.AddrPort) (*Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Reply)
 	defer cancel()
 	c, err := n.DialContext(ctx, network, to.String())
 	if err != nil {
@@ -207,9 +204,9 @@ func (n *Node) dial(network string, to netip.AddrPort) (*Conn, error) {
 	return &Conn{c, bufio.NewReader(c)}, nil
 }
 
-// Ask sends one request to the server, and waits for at most ten seconds.
+// Ask sends one request to the server, and waits for at most wait.Reply.
 func (c *Conn) Ask() (Answer, error) {
-	if err := c.SetDeadline(time.Now().Add(maxWait)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(wait.Reply)); err != nil {
 		return Answer{}, err
 	}
 	if _, err := c.Write([]byte("?\n")); err != nil {

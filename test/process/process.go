@@ -18,10 +18,9 @@ import (
 	"sync"
 	"syscall"
 	"time"
-)
 
-// maxWait is how long a process may take to end, or to stop.
-const maxWait = 2 * time.Minute
+	"github.com/ironvip/ironvip/test/wait"
+)
 
 // Place is a network namespace for a process, for example a node of test/netlab.
 type Place interface {
@@ -151,7 +150,7 @@ func (p *Process) Stop() error {
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	p.cmd.Process.Signal(syscall.SIGCONT)
 	p.paused = false
-	timer := time.NewTimer(maxWait)
+	timer := time.NewTimer(wait.Timeout)
 	defer timer.Stop()
 	select {
 	case <-p.done:
@@ -159,7 +158,7 @@ func (p *Process) Stop() error {
 	case <-timer.C:
 		p.cmd.Process.Kill()
 		<-p.done
-		return fmt.Errorf("it did not end within %s of SIGTERM", maxWait)
+		return fmt.Errorf("it did not end within %s of SIGTERM", wait.Timeout)
 	}
 }
 
@@ -201,12 +200,12 @@ func (p *Process) Resume() error {
 // waitStopped waits until all threads of a process are stopped according to the kernel, because a
 // signal takes effect later. No caller accepts its error.
 func waitStopped(pid int) error {
-	for late := time.Now().Add(maxWait); ; time.Sleep(time.Millisecond) {
+	for late := time.Now().Add(wait.Timeout); ; time.Sleep(time.Millisecond) {
 		if stopped, err := allStopped(pid); stopped || err != nil {
 			return err
 		}
 		if time.Now().After(late) {
-			return fmt.Errorf("process %d not stopped within %s", pid, maxWait)
+			return fmt.Errorf("process %d not stopped within %s", pid, wait.Timeout)
 		}
 	}
 }

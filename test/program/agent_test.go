@@ -88,12 +88,12 @@ state_dir = "%[1]s/state"
 socket = "%[1]s/sock"
 [dataplane]
 mode = "%[2]s"
-resync_interval = "1s"
+resync_interval = "%[5]s"
 [[pool]]
 name = "main"
 cidrs = ["%[3]s.0/24"]
 %[4]s
-`, h.dir, mode, h.pool, more))
+`, h.dir, mode, h.pool, more, resync))
 }
 
 // write replaces a file of the configuration atomically, as a careful editor does.
@@ -184,10 +184,10 @@ func (h *host) fails() string {
 	defer h.mu.Unlock()
 	select {
 	case <-h.done:
-	case <-time.After(maxWait):
+	case <-time.After(wait.Timeout):
 		h.cmd.Process.Kill()
 		<-h.done
-		h.t.Errorf("the agent did not end within %s", maxWait)
+		h.t.Errorf("the agent did not end within %s", wait.Timeout)
 	}
 	code := h.cmd.ProcessState.ExitCode()
 	expect.Equal(h.t, code, 1, "the agent ended with exit code %d, want 1", code)
@@ -210,16 +210,16 @@ func (h *host) signal(s syscall.Signal) {
 	h.cmd.Process.Signal(s)
 	select {
 	case <-h.done:
-	case <-time.After(maxWait):
+	case <-time.After(wait.Timeout):
 		h.cmd.Process.Kill()
 		<-h.done
-		h.t.Errorf("the agent did not end within %s of %s", maxWait, s)
+		h.t.Errorf("the agent did not end within %s of %s", wait.Timeout, s)
 	}
 	h.cmd = nil
 }
 
 func (h *host) http() *http.Client {
-	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{
+	return &http.Client{Timeout: wait.Timeout, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(h.dir, "sock"))
@@ -236,7 +236,7 @@ type result struct {
 // cli runs a client command against the agent.
 func (h *host) cli(args ...string) result {
 	h.t.Helper()
-	return command(h.t, append([]string{"--addr", "unix://" + filepath.Join(h.dir, "sock")}, args...)...)
+	return command(h.t, append([]string{"--timeout", wait.Timeout.String(), "--addr", "unix://" + filepath.Join(h.dir, "sock")}, args...)...)
 }
 
 // ok runs a client command that must succeed and returns its output.
@@ -253,11 +253,11 @@ func (h *host) ok(args ...string) string {
 func command(t testing.TB, args ...string) result {
 	t.Helper()
 	var out, errs bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin(t), args...)
 	cmd.Cancel = func() error {
-		t.Errorf("ironvip %s has run for two minutes", strings.Join(args, " "))
+		t.Errorf("ironvip %s does not end", strings.Join(args, " "))
 		stacks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stack", cmd.Process.Pid)) // in the kernel
 		for _, s := range stacks {
 			text, _ := os.ReadFile(s)
@@ -298,10 +298,10 @@ func (h *host) rest(method, path, body string, header ...string) (int, map[strin
 	return resp.StatusCode, tree
 }
 
-// eventually waits until check returns nil, for at most maxWait.
+// eventually waits until check returns nil, for at most wait.Timeout.
 func (h *host) eventually(what string, check func() error) {
 	h.t.Helper()
-	h.within(maxWait, what, check)
+	h.within(wait.Timeout, what, check)
 }
 
 // within is eventually with another timeout. A failure prints the agent's log.
@@ -406,12 +406,12 @@ func (b *backend) json() string {
 
 // who connects once and returns the name in the answer.
 func who(addr string) (string, error) {
-	c, err := net.DialTimeout("tcp", addr, 20*time.Second)
+	c, err := net.DialTimeout("tcp", addr, wait.Reply)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(wait.Reply))
 	buf := make([]byte, 64)
 	n, err := c.Read(buf)
 	if err != nil {
@@ -488,13 +488,13 @@ func (h *host) put(name string, backends ...*backend) string {
 		list[i] = b.json()
 	}
 	code, tree := h.rest("PUT", "/v1/services/default/"+name,
-		fmt.Sprintf(`{"scheduler": "rr", "ports": [{"port": 8080}], "backends": [%s]}`, strings.Join(list, ",")), "Prefer", "wait=30")
+		fmt.Sprintf(`{"scheduler": "rr", "ports": [{"port": 8080}], "backends": [%s]}`, strings.Join(list, ",")), "Prefer", "wait=300")
 	if code != http.StatusOK && code != http.StatusCreated {
 		h.t.Fatalf("PUT %s: %d %v", name, code, tree)
 	}
 	status := tree["status"].(map[string]any)
 	if status["applied"] != true {
-		h.t.Fatalf("PUT %s with Prefer: wait=30 is answered before the dataplane has it: %v", name, status)
+		h.t.Fatalf("PUT %s with Prefer: wait=300 is answered before the dataplane has it: %v", name, status)
 	}
 	return status["vips"].([]any)[0].(string)
 }

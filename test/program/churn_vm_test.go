@@ -20,6 +20,7 @@ import (
 	"github.com/ironvip/ironvip/test/accept"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 const (
@@ -74,7 +75,7 @@ func (f *farm) put(h *host, scheduler string, weights [churnServers]int) {
 	}
 	f.mu.Unlock()
 	body := fmt.Sprintf(`{"ports": [{"port": 80}], "scheduler": %q, "drain_timeout": %q, "backends": [%s]}`, scheduler, f.drain, strings.Join(in, ","))
-	code, tree := h.rest("PUT", "/v1/services/default/"+f.name, body, "Prefer", "wait=60")
+	code, tree := h.rest("PUT", "/v1/services/default/"+f.name, body, "Prefer", "wait=300")
 	if code/100 != 2 { // 502 and 504 mean that the kernel doesn't have it
 		h.t.Fatalf("PUT %s: %d %v", f.name, code, tree)
 	}
@@ -104,14 +105,14 @@ type session struct {
 
 // open connects to a farm and reads the server's name, which must be one of the farm's.
 func (f *farm) open(node *netlab.Node) (*session, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Timeout)
 	defer cancel()
 	c, err := node.DialContext(ctx, "tcp", f.vip.String())
 	if err != nil {
 		return nil, err
 	}
 	s := &session{farm: f, c: c, r: bufio.NewReader(c)}
-	c.SetDeadline(time.Now().Add(maxWait))
+	c.SetDeadline(time.Now().Add(wait.Timeout))
 	line, err := s.r.ReadString('\n')
 	if err != nil {
 		c.Close()
@@ -128,7 +129,7 @@ func (f *farm) open(node *netlab.Node) (*session, error) {
 // lives exchanges one line.
 func (s *session) lives() error {
 	s.n++
-	s.c.SetDeadline(time.Now().Add(maxWait))
+	s.c.SetDeadline(time.Now().Add(wait.Timeout))
 	if _, err := fmt.Fprintf(s.c, "%d\n", s.n); err != nil {
 		return err
 	}

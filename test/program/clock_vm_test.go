@@ -38,7 +38,7 @@ func TestWallClockJumps(t *testing.T) {
 func wallClockJumps(t *testing.T, jumps ...jump) {
 	h := newHost(t)
 	a, b := newBackend(t, "a"), newBackend(t, "b")
-	h.write("services.d/web.toml", service("web", `health = { type = "tcp", interval = "200ms", timeout = "2s", fall = 2, rise = 1 }`, a, b))
+	h.write("services.d/web.toml", service("web", `health = { type = "tcp", interval = "200ms", timeout = "1m", fall = 2, rise = 1 }`, a, b))
 	h.start()
 	web := h.vip("web") + ":8080"
 	h.serves(web, "a", "b")

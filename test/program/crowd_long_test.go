@@ -16,6 +16,7 @@ import (
 
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/seed"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // Many clients are connected at once and stay silent: 50,000, or as many as the limit of descriptors
@@ -52,7 +53,7 @@ func TestManyConnections(t *testing.T) {
 	var dialing sync.WaitGroup
 	for i := range servers {
 		dialing.Go(func() {
-			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(10+i))}, Timeout: maxWait}
+			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(10+i))}, Timeout: wait.Timeout}
 			for range clients / servers {
 				c, err := d.Dial("tcp", crowded)
 				if err != nil {

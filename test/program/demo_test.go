@@ -21,6 +21,7 @@ import (
 	"github.com/ironvip/ironvip/test/exclusive"
 	"github.com/ironvip/ironvip/test/logbuffer"
 	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // demoRows are the names and VIPs of the demo's services, as the README shows them.
@@ -66,7 +67,7 @@ func showsDemo(t *testing.T, uid uint32) {
 	}
 	mentions(t, "the greeting", text, want)
 
-	client := &http.Client{Timeout: maxWait, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Timeout: wait.Timeout, Transport: &http.Transport{DisableKeepAlives: true}}
 	h.eventually("three requests reach three backends", func() error { // a check may have been slow
 		got := map[string]bool{}
 		for range 3 {
@@ -85,7 +86,7 @@ func showsDemo(t *testing.T, uid uint32) {
 	must.True(t, dig != nil, "no dig line:\n%s", text)
 	query := new(dns.Msg).SetQuestion(dns.Fqdn(dig[3]), dns.TypeA)
 	h.eventually("the name of the dig line resolves", func() error {
-		reply, _, err := (&dns.Client{Timeout: maxWait}).Exchange(query, net.JoinHostPort(dig[1], dig[2]))
+		reply, _, err := (&dns.Client{Timeout: wait.Timeout}).Exchange(query, net.JoinHostPort(dig[1], dig[2]))
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/freeport"
 	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // named is a host that answers DNS queries.
@@ -47,7 +47,7 @@ func (n *named) dns(more, others string) {
 // ask sends one query by "udp" or "tcp" and returns the answer in short form: the response code, and
 // the data of the records in the answer.
 func (n *named) ask(transport, name, kind string) (string, error) {
-	return dnstest.Ask(n.from, 20*time.Second, transport, n.at, name, kind)
+	return dnstest.Ask(n.from, wait.Reply, transport, n.at, name, kind)
 }
 
 // resolves waits until a query has this answer by UDP and TCP. A server that starts has UDP first.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // call is an open connection to a VIP.
@@ -28,8 +29,8 @@ type call struct {
 func dial(t *testing.T, addr, name string) *call {
 	t.Helper()
 	for range 50 {
-		conn := must.Get(net.DialTimeout("tcp", addr, maxWait))(t)
-		conn.SetDeadline(time.Now().Add(maxWait))
+		conn := must.Get(net.DialTimeout("tcp", addr, wait.Timeout))(t)
+		conn.SetDeadline(time.Now().Add(wait.Timeout))
 		c := &call{t: t, conn: conn, r: bufio.NewReader(conn)}
 		line, err := c.r.ReadString('\n')
 		must.Succeed(t, err, addr)
@@ -50,7 +51,7 @@ func (c *call) lives(when string) {
 }
 
 func (c *call) say(text string) error {
-	c.conn.SetDeadline(time.Now().Add(20 * time.Second))
+	c.conn.SetDeadline(time.Now().Add(wait.Reply))
 	if _, err := io.WriteString(c.conn, text+"\n"); err != nil {
 		return err
 	}

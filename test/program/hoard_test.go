@@ -28,7 +28,7 @@ func (h *host) hoard(a, b *backend) map[string]string {
 	for _, name := range []string{"early", "gone", "late"} {
 		addresses[name] = h.put(name, a, b)
 	}
-	code, tree := h.rest("DELETE", "/v1/services/default/gone", "", "Prefer", "wait=30")
+	code, tree := h.rest("DELETE", "/v1/services/default/gone", "", "Prefer", "wait=300")
 	must.Equal(h.t, code/100, 2, "DELETE: %d %v", code, tree)
 	delete(addresses, "gone")
 	h.write("services.d/web.toml", service("web", "", a))

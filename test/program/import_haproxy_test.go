@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // haproxySections are sections whose conversion is easy to get wrong. POOL is the first three numbers of the addresses that
@@ -155,10 +156,10 @@ func secondClient(at string) string {
 			c.Close()
 		}
 	}()
-	said := []string{read(maxWait), read(200 * time.Millisecond)}
+	said := []string{read(wait.Timeout), read(200 * time.Millisecond)}
 	if said[1] == "waits" {
 		clients[0].Close()
-		clients[1].SetDeadline(time.Now().Add(maxWait))
+		clients[1].SetDeadline(time.Now().Add(wait.Timeout))
 		if _, err := clients[1].Read(make([]byte, 1)); err != nil {
 			said = append(said, "in vain")
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // noProtocol is the only note: about the server without a protocol, which is UDP in keepalived.
@@ -129,7 +130,7 @@ func keepalivedState(t *testing.T, n *netlab.Node, conf, dir string) (state []st
 		_ = cmd.Process.Signal(os.Interrupt)
 		select {
 		case <-done:
-		case <-time.After(maxWait):
+		case <-time.After(wait.Timeout):
 			_ = cmd.Process.Kill()
 			t.Error("keepalived does not end")
 		}

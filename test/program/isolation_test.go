@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // fewFiles is the limit of descriptors of the agents in these tests. Of it, 1824 are for traffic.
@@ -119,7 +120,7 @@ func TestCallersOfTheAPI(t *testing.T) {
 			want = http.StatusServiceUnavailable
 		}
 		fmt.Fprint(c, "GET /v1/events HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\n\r\n")
-		_ = c.SetReadDeadline(time.Now().Add(maxWait))
+		_ = c.SetReadDeadline(time.Now().Add(wait.Timeout))
 		if r, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || r.StatusCode != want {
 			t.Fatalf("stream %d: %v, %v, want %d", i+1, r, err, want)
 		}

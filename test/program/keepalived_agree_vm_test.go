@@ -24,6 +24,7 @@ import (
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // Generated configurations become the services that keepalived makes of them.
@@ -153,7 +154,7 @@ func dumpOf(t *testing.T, n *netlab.Node, conf string) (services map[string]stri
 		_ = cmd.Wait()
 		n.Run("ipvsadm", "-C")
 	}()
-	timer := time.AfterFunc(maxWait, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	timer := time.AfterFunc(wait.Timeout, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	defer timer.Stop()
 	var lines []string
 	for scanner := bufio.NewScanner(out); scanner.Scan(); {

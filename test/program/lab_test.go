@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -52,15 +51,16 @@ func (h *host) reaches(n *netlab.Node, network, addr string, port int, names ...
 
 // On the host, the agent is the userspace proxy on the loopback. In the VM, it programs the kernel.
 var (
-	mode    = "proxy"
-	maxWait = time.Minute
+	mode = "proxy"
+	// resync is the time between two readings of the dataplane, which cost an emulated processor much.
+	resync = "1s"
 	// poolBase differs between runs of this package, which may be concurrent.
 	poolBase = fmt.Sprintf("127.%d", 96+os.Getpid()%100)
 )
 
 func init() {
-	if os.Getenv("IRONVIP_VM") != "" { // an order of magnitude slower than a host
-		mode, maxWait, poolBase = "ipvs", 2*time.Minute, "10.96"
+	if os.Getenv("IRONVIP_VM") != "" {
+		mode, resync, poolBase = "ipvs", "20s", "10.96"
 	}
 }
 

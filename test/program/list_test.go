@@ -13,7 +13,7 @@ import (
 func BenchmarkServiceList(b *testing.B) {
 	const services = 10_000
 	h := newHost(b)
-	h.edit("ironvip.toml", "resync_interval = \"1s\"\n", "")
+	h.edit("ironvip.toml", fmt.Sprintf("resync_interval = %q\n", resync), "")
 	h.edit("ironvip.toml", h.pool+".0/24", "127.112.0.0/16")
 	var file strings.Builder
 	backends := []*backend{newBackend(b, "a"), newBackend(b, "b"), newBackend(b, "c")}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // runsUnprivileged: the agent works as a user with only the unit's capabilities.
@@ -85,7 +86,7 @@ func (h *host) publicBinary() string {
 func (h *host) as(uid uint32, groups []uint32, args ...string) result {
 	h.t.Helper()
 	cmd := exec.Command(h.publicBinary(), args...)
-	cmd.Dir, cmd.WaitDelay = "/", maxWait
+	cmd.Dir, cmd.WaitDelay = "/", wait.Timeout
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid, Groups: groups}}
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs

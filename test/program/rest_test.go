@@ -19,7 +19,7 @@ func TestRegistrationsSurviveKill(t *testing.T) {
 		name := fmt.Sprintf("s%d", i)
 		vips[name] = h.put(name, a)
 	}
-	if code, _ := h.rest("DELETE", "/v1/services/default/s7", "", "Prefer", "wait=30"); code/100 != 2 {
+	if code, _ := h.rest("DELETE", "/v1/services/default/s7", "", "Prefer", "wait=300"); code/100 != 2 {
 		t.Fatalf("DELETE: %d", code)
 	}
 	delete(vips, "s7")

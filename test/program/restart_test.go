@@ -133,12 +133,12 @@ func first(errs []error) error {
 var errDial = errors.New("connect")
 
 func askTCP(addr string) error {
-	conn, err := net.DialTimeout("tcp", addr, maxWait)
+	conn, err := net.DialTimeout("tcp", addr, wait.Timeout)
 	if err != nil {
 		return errors.Join(errDial, err)
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(maxWait))
+	conn.SetDeadline(time.Now().Add(wait.Timeout))
 	r := bufio.NewReader(conn)
 	if _, err = r.ReadString('\n'); err == nil {
 		_, err = io.WriteString(conn, "x\n")
@@ -157,7 +157,7 @@ func askUDP(addr string) error {
 	}
 	defer conn.Close()
 	var timeout net.Error
-	for end := time.Now().Add(maxWait); time.Now().Before(end); {
+	for end := time.Now().Add(wait.Timeout); time.Now().Before(end); {
 		if _, err := conn.Write([]byte("x")); err != nil {
 			return err
 		}

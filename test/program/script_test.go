@@ -209,7 +209,7 @@ func (s *script) commands() map[string]scriptCommand {
 				ts.Fatalf("%s is not %s", args[0], args[1])
 			}
 		}),
-		"rest":   takes(3, 4, func(ts *testscript.TestScript, args []string) { s.call(ts, args, "Prefer", "wait=30") }),
+		"rest":   takes(3, 4, func(ts *testscript.TestScript, args []string) { s.call(ts, args, "Prefer", "wait=300") }),
 		"nowait": takes(3, 4, func(ts *testscript.TestScript, args []string) { s.call(ts, args) }),
 		"bytes": takes(2, 2, func(ts *testscript.TestScript, args []string) {
 			raw, err := hex.DecodeString(args[0])

@@ -105,7 +105,7 @@ func countsTraffic(t *testing.T) {
 	open.Close()
 	h.carries("web", 5, 0, of)
 	// A removed backend does not reduce its service's counters.
-	code, tree := h.rest("DELETE", "/v1/services/default/web/backends/"+b.addr, "", "Prefer", "wait=30")
+	code, tree := h.rest("DELETE", "/v1/services/default/web/backends/"+b.addr, "", "Prefer", "wait=300")
 	must.Equal(t, code/100, 2, "%d %v", code, tree)
 	delete(of, b.addr)
 	h.carries("web", 5, 0, of)

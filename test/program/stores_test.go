@@ -124,7 +124,7 @@ func movesBetweenStores(t *testing.T, s *fleetStore) {
 	h.kept(addresses, a, b)
 	h.status("OK", "store", "in touch")
 	addresses["newer"] = h.put("newer", b) // later services are there after the move back
-	if code, tree := h.rest("DELETE", "/v1/services/default/late", "", "Prefer", "wait=30"); code/100 != 2 {
+	if code, tree := h.rest("DELETE", "/v1/services/default/late", "", "Prefer", "wait=300"); code/100 != 2 {
 		t.Fatalf("DELETE: %d %v", code, tree)
 	}
 	late := addresses["late"]

@@ -32,7 +32,7 @@ import (
 )
 
 // maxWait bounds every wait. A successful wait takes less than a hundredth of it.
-const maxWait = 60 * time.Second
+var maxWait = wait.Timeout
 
 // hub is what hosts share: the services, the overrides and the store of the leases.
 type hub struct {

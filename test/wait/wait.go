@@ -5,12 +5,21 @@ package wait
 
 import (
 	"fmt"
+	"os"
 	"testing"
 	"time"
 )
 
-// Timeout is how long a test waits by default.
-const Timeout = 2 * time.Minute
+// Timeout is how long a test waits by default. Reply is how long one request waits for its answer, so that a request
+// that was lost is repeated within a wait. A busy machine may be 15 times as slow as a quiet one, and the VM's emulated
+// processor is an order of magnitude slower than the host's.
+var Timeout, Reply = 2 * time.Minute, 30 * time.Second
+
+func init() {
+	if os.Getenv("IRONVIP_VM") != "" {
+		Timeout, Reply = 10*time.Minute, 2*time.Minute
+	}
+}
 
 // For calls check until it returns nil. After Timeout, the test fails with the last error of check.
 func For(t testing.TB, what string, check func() error) {
