@@ -23,8 +23,8 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/keepalived"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
-	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // Generated configurations become the services that keepalived makes of them.
