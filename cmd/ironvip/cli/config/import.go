@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -160,7 +161,7 @@ func newImported(program, name string, result *migrate.Result) (*imported, error
 // importedConfig returns the text of ironvip.toml.
 func importedConfig(result *migrate.Result) (string, error) {
 	pools := result.Pools
-	if len(result.Services) > 0 {
+	if slices.ContainsFunc(result.Services, func(s migrate.Service) bool { return s.Pool == migrate.PoolName }) {
 		cidrs := output.Texts(result.Addresses, func(at netip.Addr) string { return netip.PrefixFrom(at, at.BitLen()).String() })
 		pools = append(pools, migrate.Pool{Name: migrate.PoolName, CIDRs: append([]string{}, cidrs...)})
 	}

@@ -67,6 +67,8 @@ type Pool struct {
 	AutoAssign *bool    `json:"auto_assign,omitempty"`
 	Namespaces []string `json:"namespaces,omitempty"`
 	Announce   string   `json:"announce,omitempty"`
+	Interfaces []string `json:"announce_interfaces,omitempty"`
+	Priority   int      `json:"announce_priority,omitempty"` // 0: that of the host
 	BGP        *Routes  `json:"bgp,omitempty"`
 }
 

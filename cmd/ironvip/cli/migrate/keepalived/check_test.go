@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -184,23 +187,40 @@ func TestFloatingAddresses(t *testing.T) {
 	expect.Contains(t, notes, "track_script is not converted for 10.0.0.1")
 }
 
-// The priority of the first instance is that of the host, and another one is a note.
+// The priority of one instance is that of the host.
 func TestPriority(t *testing.T) {
-	instance := func(name, priority string) string {
-		return "vrrp_instance " + name + " {\n virtual_ipaddress {\n 10.0.0.1\n }\n" + priority + "\n}\n"
-	}
 	for _, c := range []struct {
-		text, note string
-		want       int
+		priority, note string
+		want           int
 	}{
-		{instance("a", ""), "", 0},
-		{instance("a", "priority 150") + instance("b", "priority 150"), "", 150},
-		{instance("a", "priority 150") + instance("b", "priority 100"), "priority 100 is not converted: announce.priority is 150", 150},
-		{instance("a", "priority high"), `priority "high" is not a number from 1 to 255: 100 is used`, 0},
+		{"", "", 0},
+		{"priority 150", "", 150},
+		{"priority high", `priority "high" is not a number from 1 to 255: 100 is used`, 0},
 	} {
-		result, notes := convert(t, c.text)
-		expect.Equal(t, result.Announce.Priority, c.want, "%s", c.text)
+		result, notes := convert(t, "vrrp_instance a {\n virtual_ipaddress {\n 10.0.0.1\n }\n"+c.priority+"\n}\n")
+		expect.Equal(t, result.Announce.Priority, c.want, "%s", c.priority)
 		expect.Contains(t, notes, c.note)
 		expect.Equal(t, strings.Contains(notes, "priority"), c.note != "", "%s", notes)
+		expect.Len(t, result.Pools, 0, "pools")
 	}
+}
+
+// Addresses of several interfaces or priorities get a pool for each, and their services name it.
+func TestPoolsOfInstances(t *testing.T) {
+	instance := func(name, device, priority string, addrs ...string) string {
+		return fmt.Sprintf("vrrp_instance %s {\n interface %s\n priority %s\n virtual_ipaddress {\n %s\n }\n}\n", name, device, priority, strings.Join(addrs, "\n"))
+	}
+	result, notes := convert(t, instance("a", "eth0", "150", "10.0.0.1", "10.0.0.2 dev eth1")+instance("b", "eth0", "90", "10.0.0.3")+instance("c", "eth0", "150", "10.0.0.4")+
+		"virtual_server 10.0.0.3 80 {\n protocol TCP\n real_server 10.1.0.1 80 { }\n}\nvirtual_server 10.9.9.9 80 {\n protocol TCP\n real_server 10.1.0.1 80 { }\n}\n")
+	expect.True(t, !strings.Contains(notes, "priority"), "%s", notes)
+	expect.NoDiff(t, cmp.Diff([]migrate.Pool{
+		{Name: "imported-1", CIDRs: []string{"10.0.0.1/32", "10.0.0.4/32"}, Interfaces: []string{"eth0"}, Priority: 150},
+		{Name: "imported-2", CIDRs: []string{"10.0.0.2/32"}, Interfaces: []string{"eth1"}, Priority: 150},
+		{Name: "imported-3", CIDRs: []string{"10.0.0.3/32"}, Interfaces: []string{"eth0"}, Priority: 90},
+	}, result.Pools))
+	pools := map[string]string{}
+	for _, s := range result.Services {
+		pools[s.VIPs[0]] = s.Pool
+	}
+	expect.NoDiff(t, cmp.Diff(map[string]string{"10.0.0.1": "imported-1", "10.0.0.2": "imported-2", "10.0.0.3": "imported-3", "10.0.0.4": "imported-1", "10.9.9.9": "imported"}, pools))
 }

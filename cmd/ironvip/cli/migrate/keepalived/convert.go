@@ -76,6 +76,7 @@ func (c *converter) top(statements []*statement) {
 		}
 	}
 	c.Add(append(listeners, c.programs(listeners)...))
+	c.divide()
 }
 
 // define adds a statement by its name, the first of which counts.

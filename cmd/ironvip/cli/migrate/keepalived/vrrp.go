@@ -2,8 +2,10 @@ package keepalived
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 type address struct {
 	migrate.Place
 	addr     netip.Addr
+	device   string
 	instance *statement
 }
 
@@ -84,15 +87,54 @@ func (c *converter) instance(s *statement) {
 	c.notify(s, "INSTANCE", priorityOf(s), c.vips[s.Arg(0)])
 }
 
-// priority converts the priority of an instance, which is that of the host for all of its VIPs.
+// priority converts the priority of an instance. The first one is that of the host.
 func (c *converter) priority(s *statement) {
 	n, ok := c.number(s, 1, 255, "100 is used")
-	switch {
-	case !ok:
-	case c.Announce.Priority == 0:
+	if ok && c.Announce.Priority == 0 {
 		c.Announce.Priority = n
-	case c.Announce.Priority != n:
-		c.Note(s.Place, "priority %d is not converted: announce.priority is %d for all VIPs of the host. Write a pool of its own with announce_priority for these", n, c.Announce.Priority)
+	}
+}
+
+// divide makes pools of the addresses if they are announced on several interfaces, or with several priorities.
+func (c *converter) divide() {
+	type place struct {
+		device   string
+		priority int
+	}
+	var places []place
+	pools := map[place]*migrate.Pool{}
+	of := map[string]*migrate.Pool{} // by VIP
+	for _, f := range c.floating {
+		p := place{f.device, announce.DefaultPriority}
+		if s := f.instance.last("priority"); s != nil {
+			if n, err := strconv.Atoi(s.Arg(0)); err == nil {
+				p.priority = n
+			}
+		}
+		if of[f.addr.String()] != nil {
+			continue
+		}
+		if pools[p] == nil {
+			places = append(places, p)
+			pools[p] = &migrate.Pool{Name: fmt.Sprintf("%s-%d", migrate.PoolName, len(places)), Priority: p.priority}
+			if p.device != "" {
+				pools[p].Interfaces = []string{p.device}
+			}
+		}
+		of[f.addr.String()] = pools[p]
+		pools[p].CIDRs = append(pools[p].CIDRs, netip.PrefixFrom(f.addr, f.addr.BitLen()).String())
+	}
+	if len(places) < 2 {
+		return
+	}
+	for _, p := range places {
+		c.Pools = append(c.Pools, *pools[p])
+	}
+	c.Addresses = slices.DeleteFunc(c.Addresses, func(a netip.Addr) bool { return of[a.String()] != nil })
+	for i := range c.Services {
+		if s := &c.Services[i]; len(s.VIPs) > 0 && of[s.VIPs[0]] != nil {
+			s.Pool = of[s.VIPs[0]].Name
+		}
 	}
 }
 
@@ -108,8 +150,9 @@ func (c *converter) virtualAddress(s *statement, device string, instance *statem
 		c.Note(s.Place, "%q is not an address: ignored", text)
 		return
 	}
-	c.Announce.AddInterface(cmp.Or(s.After("dev"), device))
-	c.floating = append(c.floating, address{s.Place, addr, instance})
+	device = cmp.Or(s.After("dev"), device)
+	c.Announce.AddInterface(device)
+	c.floating = append(c.floating, address{s.Place, addr, device, instance})
 	if name := instance.Arg(0); !slices.Contains(c.vips[name], addr.String()) {
 		c.vips[name] = append(c.vips[name], addr.String())
 	}
