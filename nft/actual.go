@@ -34,7 +34,7 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 	}
 	var all, orphans []observed
 	var damage []string
-	if generation == t.unchanged && !t.broken {
+	if t.adopted && generation == t.unchanged && !t.broken {
 		all = make([]observed, 0, len(t.records.Frontends))
 		for _, f := range t.records.Frontends {
 			all = append(all, observed{Value: *f})

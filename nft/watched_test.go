@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/table"
@@ -222,4 +224,20 @@ func TestReadOfAnUnchangedTable(t *testing.T) {
 	expect.Equal(t, read(), 1, "requests")
 	w.run("nft add table ip theirs")
 	expect.True(t, read() > 1, "the table is not read after a transaction")
+
+	// A transaction that fails is not a part of the table, and a retry makes it.
+	added := frontend("10.96.9.9", 80, vip.TCP)
+	fails := netlink.Intercept(t.Context(), func(b []byte, write bool, send func([]byte) error) error {
+		if write {
+			return unix.ENOBUFS
+		}
+		return send(b)
+	})
+	w.Director.Do(func() {
+		expect.True(t, w.Target.Apply(fails, []updateOf{{Key: added.Key, New: &added}}) != nil, "no failure")
+	})
+	w.Put(t, updateOf{Key: added.Key, New: &added})
+	all = append(all, updateOf{Key: added.Key, New: &added})
+	w.Target = newPlane(t, w.Director).Target
+	read()
 }
