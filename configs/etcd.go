@@ -63,6 +63,9 @@ func (c *Config) checkEtcd(doc *tomlfile.Checker) {
 			t.Bad(f.key, "write the endpoints as https://HOST:PORT", "is for TLS, which the endpoints do not use")
 		}
 	}
+	if e.ServerName != "" && !e.UsesTLS() {
+		t.Bad("server_name", "write the endpoints as https://HOST:PORT", "is for TLS, which the endpoints do not use")
+	}
 	pairs := []struct{ key, value, other, with string }{
 		{"username", e.Username, "password_file", e.PasswordFile}, {"password_file", e.PasswordFile, "username", e.Username},
 		{"cert_file", e.CertFile, "key_file", e.KeyFile}, {"key_file", e.KeyFile, "cert_file", e.CertFile},

@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -65,6 +66,42 @@ func kvContract(t *testing.T, kv consulkv.Store, keeps bool) {
 			t.Errorf("%+v: %+v", c.op, out)
 		}
 	}
+
+	// Conditions that don't hold, beside those that do.
+	for _, ops := range [][]consulkv.Op{
+		{{Verb: consulkv.CheckGone, Key: "t/a"}},
+		{{Verb: consulkv.CheckGone, Key: "t/none"}, cas("t/a", "2", a.Index+1)},
+		{{Verb: consulkv.CheckIndex, Key: "t/none", Index: 0}},
+	} {
+		if out := txn(ops...); len(out.Refused) != 1 {
+			t.Errorf("%+v: %+v", ops, out)
+		}
+	}
+	// A key twice: a condition, and a removal.
+	txn(cas("t/twice", "1", 0))
+	twice, _ := read("t/twice")
+	out = txn(consulkv.Op{Verb: consulkv.CheckIndex, Key: "t/twice", Index: twice.Index}, consulkv.Op{Verb: consulkv.DeleteCas, Key: "t/twice", Index: twice.Index})
+	twice, _ = read("t/twice")
+	expect.True(t, len(out.Refused) == 0 && twice == nil, "%+v, %+v", out, twice)
+	// Levels, and a query for one key that returns at its change.
+	txn(cas("t/deep/one", "1", 0), cas("t/deep/two", "1", 0))
+	names, _, err := kv.Level(ctx, "t/")
+	must.Succeed(t, err)
+	slices.Sort(names)
+	expect.SameList(t, names, []string{"t/a", "t/b", "t/deep/"})
+	for _, key := range []string{"t/deep/one", "t/deep/two"} {
+		txn(consulkv.Op{Verb: consulkv.Delete, Key: key})
+	}
+	_, seen := read("t/key")
+	changed := make(chan *consulkv.Pair, 1)
+	go func() {
+		p, _, _ := kv.Get(ctx, "t/key", consulkv.Query{After: seen, Wait: 30 * time.Second})
+		changed <- p
+	}()
+	txn(cas("t/key", "new", 0))
+	p := <-changed
+	expect.True(t, p != nil && string(p.Value) == "new", "%+v", p)
+	txn(consulkv.Op{Verb: consulkv.Delete, Key: "t/key"})
 
 	// Reads of keys, also of one that doesn't exist, at one time.
 	out = txn(consulkv.Op{Verb: consulkv.Read, Key: "t/a"}, consulkv.Op{Verb: consulkv.Read, Key: "t"}, consulkv.Op{Verb: consulkv.Read, Key: "t/b"})
@@ -134,6 +171,9 @@ func kvContract(t *testing.T, kv consulkv.Store, keeps bool) {
 	if !lock(consulkv.Unlock, one, "free") || !lock(consulkv.Lock, two, "4") {
 		t.Error("a lock given back can't be had at once")
 	}
+	out = txn(consulkv.Op{Verb: consulkv.Unlock, Key: "t/lock", Session: two}, consulkv.Op{Verb: consulkv.Lock, Key: "t/lock", Session: one, Value: []byte("5")})
+	p, _ = read("t/lock")
+	expect.True(t, len(out.Refused) == 0 && p != nil && p.Session == one, "%+v, %+v", out, p)
 	for _, id := range []string{one, two} {
 		if alive, err := kv.Renew(ctx, id); err != nil || !alive {
 			t.Errorf("renew: %v, %v", alive, err)

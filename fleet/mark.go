@@ -33,7 +33,7 @@ func (t *Tree) checkMark(ctx context.Context, found *consulkv.Pair, at treelog.P
 	case found == nil && known == "":
 		return t.makeMark(ctx, at)
 	case found == nil:
-		return at, &advised{fmt.Errorf("%s is missing: the tree has been removed, or the token may not read it; going on with what is known", t.keys.Mark),
+		return at, &advised{fmt.Errorf("%s is missing: the tree has been removed, or this host may not read it; going on with what is known", t.keys.Mark),
 			"to put it back see docs/operations.md, \"Restoring a fleet's keys\", before anything else; to drop it and " + t.follow(known)}
 	}
 	m, err := decodeMark(found.Value)

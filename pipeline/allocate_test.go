@@ -31,7 +31,7 @@ func TestServicesThatComeTogetherAreOneCommit(t *testing.T) {
 	})
 }
 
-// Services that come at once, as at a start, share few commits, however many they are: each commit writes the leases of
+// Services that come at once, as at a start, share few commits: each one writes the leases of
 // shared VIPs with all of their holders.
 func TestManyServicesAreFewCommits(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

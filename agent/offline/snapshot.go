@@ -26,7 +26,7 @@ type RestoreRequest struct {
 
 // RestoreResult is what a restore wrote, or would write.
 type RestoreResult struct {
-	Store    string `json:"store"`    // "bolt" or "consul"
+	Store    string `json:"store"`    // "bolt", "consul" or "etcd"
 	Restored bool   `json:"restored"` // false for a dry run, and if conflicts prevented the restore
 	Replaced int    `json:"replaced"` // outdated values of the store that were removed
 	snapshot.Result

@@ -181,12 +181,11 @@ func openKV(cfg *configs.Config) (kv consulkv.Store, end func(), err error) {
 			if problem != nil {
 				return nil, nil, fmt.Errorf("etcd.password_file: %w", problem)
 			}
-			o.Password = strings.TrimSpace(string(text))
+			if o.Password = strings.TrimSpace(string(text)); o.Password == "" {
+				return nil, nil, fmt.Errorf("etcd.password_file: %s is empty", path)
+			}
 		}
-		client, err := etcdkv.New(o)
-		if err != nil {
-			return nil, nil, err
-		}
+		client := etcdkv.New(o)
 		return client, client.Close, nil
 	}
 	server, err := cfg.Consul.Resolved()

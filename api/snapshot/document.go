@@ -23,7 +23,7 @@ const Format = "ironvip/export/1"
 type Document struct {
 	Format  string    `json:"format"`
 	Node    string    `json:"node"`  // the node that wrote it
-	Store   string    `json:"store"` // its source: "bolt", "consul"
+	Store   string    `json:"store"` // its source: "bolt", "consul", "etcd"
 	Taken   time.Time `json:"taken"`
 	Version string    `json:"version"` // of ironvip
 

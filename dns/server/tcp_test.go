@@ -290,6 +290,7 @@ func TestConnectionLimit(t *testing.T) {
 	w := newWorld(t, Options{}, loopback4)
 	w.awaitUp(t)
 	at := netip.AddrPortFrom(loopback4, w.port)
+	began := time.Now()
 	var open []net.Conn
 	for range maxConnections - 1 {
 		c := dial(t, "tcp", at)
@@ -324,6 +325,7 @@ func TestConnectionLimit(t *testing.T) {
 			wait.Until(t, "one that was dropped", func() bool { return w.Counters().Dropped(ConnectionLimit) == 1 })
 		} else { // a slow machine took a second for all of them: the longest silent one gives way
 			expect.Equal(t, first, 0, "the connection that ended")
+			expect.AtLeast(t, time.Since(began), time.Second, "the time until it ended")
 		}
 	case <-time.After(maxWait):
 		t.Error("a connection beyond the limit ends none")

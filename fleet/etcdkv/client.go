@@ -6,7 +6,8 @@
 //	                               Consul                       etcd
 //	a value that is written again  keeps its version            gets a new one
 //	after a session has expired    its locks are held back      its locks are free at once
-//	a session expires after        one to two TTLs              one TTL
+//	a session expires after        one to two TTLs              one TTL, begun anew by an election
+//	Set and Cas of a locked key    keep the lock                end it
 //	the version of a folder        of its newest change         of the store
 //	a transaction                  128 operations, 512 KiB      128 operations, 1.5 MiB
 //
@@ -17,16 +18,18 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/ironvip/ironvip/fleet/consulkv"
@@ -45,52 +48,70 @@ type Config struct {
 const (
 	// A member that does not answer for dialKeepAlive and dialTimeout is left for another one.
 	dialTimeout   = 3 * time.Second
-	dialKeepAlive = 5 * time.Second
-	page          = 5000 // keys of one answer, so that a large folder neither exceeds a limit nor holds up the server
+	dialKeepAlive = 10 * time.Second // gRPC allows no less
+	page          = 5000             // keys of one answer, so that a large folder neither exceeds a limit nor holds up the server
 )
 
 // Client is the Store of a real etcd, 3.5 or newer.
 type Client struct {
-	etcd *clientv3.Client
+	config clientv3.Config
 	// connected is sent at each new connection. A watch that etcd's client has continued there waits for a version after
 	// its last one, which servers that were set back to a backup may not reach for long.
 	connected wake.Broadcast
+	stream    atomic.Uint64 // of the watches
 	following parallel.Group
 	stop      context.CancelFunc
+
+	opening chan struct{} // held by the caller that opens etcd
+	etcd    atomic.Pointer[clientv3.Client]
 }
 
 var _ consulkv.Store = (*Client)(nil)
 
 // New returns etcd's store. It makes no request.
-func New(o Config) (*Client, error) {
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: o.Endpoints, TLS: o.TLS, Username: o.Username, Password: o.Password,
+func New(c Config) *Client {
+	ctx, stop := context.WithCancel(context.Background())
+	group, ctx := parallel.NewGroup(ctx)
+	return &Client{following: group, stop: stop, opening: make(chan struct{}, 1), config: clientv3.Config{
+		Context: ctx, Endpoints: c.Endpoints, TLS: c.TLS, Username: c.Username, Password: c.Password,
 		DialTimeout: dialTimeout, DialKeepAliveTime: dialKeepAlive, DialKeepAliveTimeout: dialTimeout, Logger: zap.NewNop(),
-	})
+	}}
+}
+
+// open returns etcd's client. A new one authenticates first, so a server that is away, or a wrong password, are errors of each
+// request, and not of New.
+func (c *Client) open(ctx context.Context) (*clientv3.Client, error) {
+	if etcd := c.etcd.Load(); etcd != nil {
+		return etcd, nil
+	}
+	select {
+	case c.opening <- struct{}{}:
+	case <-ctx.Done():
+		return nil, explain(ctx.Err())
+	}
+	defer func() { <-c.opening }()
+	if etcd := c.etcd.Load(); etcd != nil {
+		return etcd, nil
+	}
+	etcd, err := clientv3.New(c.config)
 	if err != nil {
 		return nil, explain(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	c := &Client{etcd: client, stop: stop}
-	c.following, ctx = parallel.NewGroup(ctx)
-	c.following.Run(ctx, c.followConnections)
-	return c, nil
+	c.etcd.Store(etcd)
+	c.following.Run(c.config.Context, func(ctx context.Context) { c.followConnections(ctx, etcd.ActiveConnection()) })
+	return etcd, nil
 }
 
-// Engine implements consulkv.Store.
-func (c *Client) Engine() consulkv.Engine {
-	return consulkv.Engine{Name: "etcd", Put: "etcdctl put", Delete: "etcdctl del", Look: "etcdctl endpoint health", Access: "this host's credentials"}
-}
-
-// Close ends all connections.
+// Close ends all connections. It is called once, after all requests.
 func (c *Client) Close() {
 	c.stop()
 	_ = c.following.Wait()
-	_ = c.etcd.Close()
+	if etcd := c.etcd.Load(); etcd != nil {
+		_ = etcd.Close()
+	}
 }
 
-func (c *Client) followConnections(ctx context.Context) {
-	conn := c.etcd.ActiveConnection()
+func (c *Client) followConnections(ctx context.Context, conn *grpc.ClientConn) {
 	for state := conn.GetState(); conn.WaitForStateChange(ctx, state); {
 		if state = conn.GetState(); state == connectivity.Ready {
 			c.connected.Send()
@@ -98,12 +119,25 @@ func (c *Client) followConnections(ctx context.Context) {
 	}
 }
 
-func explain(err error) error {
-	if s, is := status.FromError(err); is && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("etcd: %s", strings.TrimPrefix(s.Message(), "etcdserver: "))
-	}
-	return fmt.Errorf("etcd: %w", err)
+// Engine implements consulkv.Store.
+func (c *Client) Engine() consulkv.Engine {
+	return consulkv.Engine{Name: "etcd", Put: "etcdctl put", Delete: "etcdctl del", Look: "etcdctl endpoint health", Access: "this host's credentials"}
 }
+
+// explanation is an error of etcd in words for people.
+type explanation struct{ error }
+
+func (e explanation) Error() string {
+	text := e.error.Error()
+	if s, is := status.FromError(e.error); is {
+		text = s.Message()
+	}
+	return "etcd: " + strings.TrimPrefix(text, "etcdserver: ")
+}
+
+func (e explanation) Unwrap() error { return e.error }
+
+func explain(err error) error { return explanation{err} }
 
 func pairOf(kv *mvccpb.KeyValue) consulkv.Pair {
 	return consulkv.Pair{Key: string(kv.Key), Value: kv.Value, Index: uint64(kv.ModRevision), Session: sessionOf(clientv3.LeaseID(kv.Lease))}
@@ -135,7 +169,12 @@ func (c *Client) Get(ctx context.Context, key string, q consulkv.Query) (*consul
 			return &pair, pair.Index, nil
 		}
 	}
-	r, err := c.etcd.Get(ctx, key, reading(q)...)
+	etcd, err := c.open(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	ctx, options := reading(ctx, q)
+	r, err := etcd.Get(ctx, key, options...)
 	if err != nil {
 		return nil, 0, explain(err)
 	}
@@ -146,23 +185,30 @@ func (c *Client) Get(ctx context.Context, key string, q consulkv.Query) (*consul
 	return &pair, uint64(r.Header.Revision), nil
 }
 
-// reading returns the options of a read. A stale one is answered by any member from what it has.
-func reading(q consulkv.Query, options ...clientv3.OpOption) []clientv3.OpOption {
+// reading returns the context and the options of a read. A stale one is answered by any member from what it has. Other requests
+// need a leader: a member without one then refuses them at once, and another one is asked.
+func reading(ctx context.Context, q consulkv.Query, options ...clientv3.OpOption) (context.Context, []clientv3.OpOption) {
 	if q.Stale {
-		options = append(options, clientv3.WithSerializable())
+		return ctx, append(options, clientv3.WithSerializable())
 	}
-	return options
+	return clientv3.WithRequireLeader(ctx), options
 }
 
 // watch waits for a change after a version, and returns the newest one. It returns none if the keys are to be read: the time
-// is over, or etcd can't tell, because its history is compacted or it may have gone back.
+// is over, or etcd can't tell, because its history is compacted, it may have gone back, or the watch's token is outdated.
+//
+// Watches share a stream, which keeps the token that it began with. Once that is not accepted, the next watch begins another one.
 func (c *Client) watch(ctx context.Context, key string, q consulkv.Query, options ...clientv3.OpOption) (newest *clientv3.Event, err error) {
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	etcd, err := c.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx), "ironvip-stream", strconv.FormatUint(c.stream.Load(), 10)))
 	defer cancel()
 	connected := c.connected.Next()
 	over := time.NewTimer(q.Wait)
 	defer over.Stop()
-	changes := c.etcd.Watch(ctx, key, append(options, clientv3.WithRev(int64(q.After)+1), clientv3.WithCreatedNotify())...)
+	changes := etcd.Watch(ctx, key, append(options, clientv3.WithRev(int64(q.After)+1), clientv3.WithCreatedNotify())...)
 	for {
 		select {
 		case <-over.C:
@@ -176,6 +222,9 @@ func (c *Client) watch(ctx context.Context, key string, q consulkv.Query, option
 			case !open:
 				return nil, errors.New("etcd: the watch has ended")
 			case r.CompactRevision > 0, r.Created && uint64(r.Header.Revision) < q.After:
+				return nil, nil
+			case errors.Is(r.Err(), rpctypes.ErrInvalidAuthToken), errors.Is(r.Err(), rpctypes.ErrAuthOldRevision), errors.Is(r.Err(), rpctypes.ErrUserEmpty):
+				c.stream.Add(1)
 				return nil, nil
 			case r.Err() != nil:
 				return nil, explain(r.Err())
@@ -215,12 +264,16 @@ func (c *Client) Level(ctx context.Context, prefix string) (names []string, inde
 
 // read reads all keys under a prefix at one revision.
 func (c *Client) read(ctx context.Context, prefix string, q consulkv.Query, options ...clientv3.OpOption) (pairs []consulkv.Pair, index uint64, err error) {
-	options = reading(q, append(options, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithLimit(page))...)
+	etcd, err := c.open(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	ctx, options = reading(ctx, q, append(options, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithLimit(page))...)
 	for from, more := prefix, true; more; from = pairs[len(pairs)-1].Key + "\x00" {
 		if index > 0 {
 			options = append(options, clientv3.WithRev(int64(index)))
 		}
-		r, err := c.etcd.Get(ctx, from, options...)
+		r, err := etcd.Get(ctx, from, options...)
 		if err != nil {
 			return nil, 0, explain(err)
 		}
@@ -239,7 +292,11 @@ func (c *Client) read(ctx context.Context, prefix string, q consulkv.Query, opti
 
 // NewSession implements consulkv.Store. A lease has no name, and etcd no delay of locks.
 func (c *Client) NewSession(ctx context.Context, _ string, ttl, _ time.Duration) (string, error) {
-	r, err := c.etcd.Grant(ctx, int64(ttl/time.Second))
+	etcd, err := c.open(ctx)
+	if err != nil {
+		return "", err
+	}
+	r, err := etcd.Grant(clientv3.WithRequireLeader(ctx), int64(ttl/time.Second))
 	if err != nil {
 		return "", explain(err)
 	}
@@ -248,7 +305,11 @@ func (c *Client) NewSession(ctx context.Context, _ string, ttl, _ time.Duration)
 
 // Renew implements consulkv.Store.
 func (c *Client) Renew(ctx context.Context, id string) (alive bool, err error) {
-	if _, err = c.etcd.KeepAliveOnce(ctx, leaseOf(id)); errors.Is(err, rpctypes.ErrLeaseNotFound) {
+	etcd, err := c.open(ctx)
+	if err != nil {
+		return false, err
+	}
+	if _, err = etcd.KeepAliveOnce(clientv3.WithRequireLeader(ctx), leaseOf(id)); errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return false, nil
 	} else if err != nil {
 		return false, explain(err)
@@ -258,7 +319,11 @@ func (c *Client) Renew(ctx context.Context, id string) (alive bool, err error) {
 
 // EndSession implements consulkv.Store.
 func (c *Client) EndSession(ctx context.Context, id string) error {
-	if _, err := c.etcd.Revoke(ctx, leaseOf(id)); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+	etcd, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := etcd.Revoke(clientv3.WithRequireLeader(ctx), leaseOf(id)); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return explain(err)
 	}
 	return nil

@@ -33,20 +33,25 @@ type plan struct {
 
 // Txn implements consulkv.Store.
 func (c *Client) Txn(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, error) {
+	etcd, err := c.open(ctx)
+	if err != nil {
+		return consulkv.Outcome{}, err
+	}
+	ctx = clientv3.WithRequireLeader(ctx)
 	before, actual := expected(ops), false
 	for {
 		var then []clientv3.Op
 		var compares []clientv3.Cmp
 		p := workOut(ops, before)
-		if before != nil {
-			if len(p.refused) > 0 && actual {
-				return consulkv.Outcome{Refused: p.refused}, nil
-			}
-			compares, then = p.compares(), p.operations()
-		} else {
+		switch {
+		case len(p.refused) > 0 && actual:
+			return consulkv.Outcome{Refused: p.refused}, nil
+		case before == nil || len(p.refused) > 0: // ask for the state
 			compares = []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(p.keys[0]), "<", 0)} // never
+		default:
+			compares, then = p.compares(), p.operations()
 		}
-		r, err := c.etcd.Txn(ctx).If(compares...).Then(then...).Else(p.look()...).Commit()
+		r, err := etcd.Txn(ctx).If(compares...).Then(then...).Else(p.look()...).Commit()
 		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			return consulkv.Outcome{Refused: overSessions(ops)}, nil
 		}

@@ -8,6 +8,7 @@ package etcdtest
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -21,6 +22,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/ironvip/ironvip/test/authority"
 	"github.com/ironvip/ironvip/test/freeport"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
@@ -32,6 +34,7 @@ import (
 type Servers struct {
 	URLs   []string         // of the members
 	Client *clientv3.Client // of all members
+	TLS    *tls.Config      // of Client, with Options.TLS
 
 	t     testing.TB
 	bin   string
@@ -39,35 +42,57 @@ type Servers struct {
 	procs []*process.Process
 }
 
-// Start runs a cluster of that many members and waits until it is ready. It ends with the test.
-func Start(t testing.TB, members int) *Servers {
+// Options configure a cluster. The zero value is one member, without TLS.
+type Options struct {
+	Members int
+	TLS     bool // clients use TLS, with a certificate of the authority of Servers.TLS
+}
+
+// Start runs a cluster and waits until it is ready. It ends with the test.
+func Start(t testing.TB, o Options) *Servers {
 	t.Helper()
 	s := &Servers{t: t, bin: need.Server(t, "etcd"), dir: t.TempDir()}
-	var peers, cluster []string
+	members, scheme := max(o.Members, 1), "http://"
+	var peers, cluster, more []string
+	if o.TLS {
+		a := authority.New(t)
+		file := func(name string) string { return filepath.Join(s.dir, name) }
+		a.WriteCert(t, file("ca.pem"))
+		a.Server(t, []netip.Addr{loopback}).Write(t, file("server.pem"), file("server.key"))
+		s.TLS = a.Trusts(a.Client(t, "lb"))
+		scheme = "https://"
+		more = []string{"--client-cert-auth", "--trusted-ca-file=" + file("ca.pem"), "--cert-file=" + file("server.pem"), "--key-file=" + file("server.key")}
+	}
 	for i := range members {
 		ports := freeport.Reserve(t, nil, loopback)
-		s.URLs = append(s.URLs, "http://"+netip.AddrPortFrom(loopback, ports[1]).String())
+		s.URLs = append(s.URLs, scheme+netip.AddrPortFrom(loopback, ports[1]).String())
 		peers = append(peers, "http://"+netip.AddrPortFrom(loopback, ports[2]).String())
 		cluster = append(cluster, fmt.Sprintf("m%d=%s", i, peers[i]))
 	}
 	for i := range members {
-		s.procs = append(s.procs, process.New(s.bin, filepath.Join(s.dir, fmt.Sprintf("m%d.log", i)), nil,
+		s.procs = append(s.procs, process.New(s.bin, filepath.Join(s.dir, fmt.Sprintf("m%d.log", i)), nil, append(more,
 			fmt.Sprintf("--name=m%d", i), "--data-dir="+s.data(i), "--log-level=warn",
 			"--listen-client-urls="+s.URLs[i], "--advertise-client-urls="+s.URLs[i],
 			"--listen-peer-urls="+peers[i], "--initial-advertise-peer-urls="+peers[i], "--initial-cluster="+strings.Join(cluster, ","),
 			// Data that was passed to the kernel survives the end of a process, so no fsync is needed.
-			"--heartbeat-interval=50", "--election-timeout=500", "--unsafe-no-fsync"))
+			"--heartbeat-interval=50", "--election-timeout=500", "--unsafe-no-fsync")...))
 	}
-	var err error
-	s.Client, err = clientv3.New(clientv3.Config{Endpoints: s.URLs, DialTimeout: time.Second, DialKeepAliveTime: time.Second, DialKeepAliveTimeout: time.Second, Logger: zap.NewNop()})
-	must.Succeed(t, err)
-	t.Cleanup(func() { s.Client.Close() })
+	s.Authenticate("", "")
 	for i := range members {
 		t.Cleanup(s.procs[i].Kill)
 		s.Begin(i)
 	}
 	s.WaitReady()
 	return s
+}
+
+// Authenticate makes Client one with that user.
+func (s *Servers) Authenticate(user, password string) {
+	s.t.Helper()
+	client := must.Get(clientv3.New(clientv3.Config{Endpoints: s.URLs, TLS: s.TLS, Username: user, Password: password,
+		DialTimeout: time.Second, DialKeepAliveTimeout: time.Second, Logger: zap.NewNop()}))(s.t)
+	s.t.Cleanup(func() { _ = client.Close() })
+	s.Client = client
 }
 
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})

@@ -242,7 +242,7 @@ func (n *Node) AddAddr(dev string, p netip.Prefix) {
 		addr.Flags = unix.IFA_F_NODAD
 	}
 	must(n.t, fmt.Sprintf("%s: address %v on %s", n.Name, p, dev), n.Netlink.AddrAdd(link, addr))
-	if p.Addr().Is6() && link.Attrs().Flags&net.FlagUp != 0 { // work in the background makes it local
+	if p.Addr().Is6() && link.Attrs().Flags&net.FlagUp != 0 && link.Attrs().MasterIndex == 0 { // work in the background makes it local; a VRF has a table of its own
 		wait.Until(n.t, fmt.Sprintf("%s: %v is local", n.Name, p.Addr()), func() bool {
 			routes, err := n.Netlink.RouteGet(p.Addr().AsSlice())
 			return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL

@@ -38,7 +38,7 @@ func TestFillingGrowsLinearly(t *testing.T) {
 	}
 	perService(500) // allocates what is created only once
 	firstObjects, firstBytes := perService(1_000)
-	for n := 2_000; n <= 4_000; n *= 2 {
+	for n := 4_000; n <= 16_000; n *= 4 {
 		objects, bytes := perService(n)
 		t.Logf("%d services: %.0f objects and %.0f bytes a service", n, objects, bytes)
 		if objects > 1.2*firstObjects || bytes > 1.5*firstBytes { // maps double, so bytes come in steps

@@ -65,7 +65,7 @@ func inConsul(t *testing.T) *fleetStore {
 
 func inEtcd(t *testing.T) *fleetStore {
 	t.Helper()
-	servers := etcdtest.Start(t, 1)
+	servers := etcdtest.Start(t, etcdtest.Options{})
 	return &fleetStore{
 		name: "etcd", addr: strings.TrimPrefix(servers.URLs[0], "http://"), remove: "etcdctl del",
 		config: func(addr string) string {

@@ -88,6 +88,9 @@ the result: the notes have the lines that cause it.`,
 			result.Refused++
 			result.Note(migrate.Place{File: from}, "%s", p.Error())
 		}
+		if result.LAN() {
+			result.Note(migrate.Place{File: from}, "list the other hosts in announce.peers, and add announce.key_file: without them, each host announces all VIPs. Hosts of a fleet know each other")
+		}
 		for _, n := range result.Notes {
 			made.Notes = append(made.Notes, n.String())
 		}
@@ -121,7 +124,10 @@ func (a *app) textImport(convert func(name, text string) migrate.Result) func(st
 // kernelImport converts what others have in IPVS, beside the dataplane of this host's configuration.
 func kernelImport(string) (migrate.Result, error) {
 	device := configs.DefaultDevice
-	if c, _ := configs.Load(command.DefaultConfig); c != nil {
+	c, problems := configs.Load(command.DefaultConfig)
+	if _, err := os.Stat(command.DefaultConfig); c == nil && !errors.Is(err, fs.ErrNotExist) {
+		return migrate.Result{}, fmt.Errorf("the configuration of this host says which services are ironvip's own, and is not valid: %w", problems[0])
+	} else if c != nil {
 		device = c.Dataplane.Device
 	}
 	commands, err := dataplane.Foreign(context.Background(), device)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -109,6 +110,36 @@ type Hook struct {
 	Command []string `json:"command"`
 }
 
+// LAN reports whether VIPs are announced at layer 2 by a host that knows no other one.
+func (r *Result) LAN() bool {
+	mode := announce.L2.String()
+	return r.Announce != nil && len(r.Announce.Peers) == 0 &&
+		(r.Announce.Mode == mode || slices.ContainsFunc(r.Pools, func(p Pool) bool { return p.Announce == mode }))
+}
+
+// Masked returns a range without the bits behind its length, which are a note.
+func (r *Result) Masked(at Place, text string) string {
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil || prefix.Masked() == prefix {
+		return text
+	}
+	r.Note(at, "%s has bits set behind its length: %s is used", text, prefix.Masked())
+	return prefix.Masked().String()
+}
+
+// PasswordFile names the file for a password of BGP: one for each.
+func (r *Result) PasswordFile(password string) string {
+	i := slices.Index(r.passwords, password)
+	if i < 0 {
+		i = len(r.passwords)
+		r.passwords = append(r.passwords, password)
+	}
+	if i == 0 {
+		return "bgp-password"
+	}
+	return fmt.Sprintf("bgp-password-%d", i+1)
+}
+
 // AddInterface adds an interface that isn't there yet.
 func (a *Announce) AddInterface(name string) {
 	if name != "" && !slices.Contains(a.Interfaces, name) {
@@ -128,6 +159,8 @@ type Result struct {
 
 	noted map[Place]map[string]bool // the words of the notes
 	hooks map[string]int            // the names of Hooks
+
+	passwords []string // of BGP
 }
 
 // AddHook adds a hook, and makes its name a DNS label that no other hook has.

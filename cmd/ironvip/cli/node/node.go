@@ -130,7 +130,7 @@ func (a *app) nodeNewIDCommand() *cobra.Command {
 refuses to start while another live host has the same id, which happens after a disk, a
 virtual machine or a state file was copied. Run this on the copy.
 
-This host's agent must be stopped (exit code 5). Consul is not needed, and nothing but the
+This host's agent must be stopped (exit code 5). The fleet's store is not needed, and nothing but the
 id changes: if the other host has the same node.name too, set another one in ironvip.toml.`,
 		Example: "  systemctl stop ironvip && ironvip node new-id && systemctl start ironvip",
 		RunE: func(*cobra.Command, []string) error {

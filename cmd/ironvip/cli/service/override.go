@@ -111,7 +111,7 @@ agent's unix socket, or "tcp" and an address. NODE is the host that received it.
 
 An override ends with "backend ready" or "override clear", at EXPIRES, with its service, or
 an hour after the backend has left its service (then shown as missing). One that was set
-while Consul was unavailable is "local" until it is merged with the fleet's store.`, (*client.Client).Overrides, a.overrideListView)
+while the fleet's store was unavailable is "local" until it is merged there.`, (*client.Client).Overrides, a.overrideListView)
 }
 
 func (a *app) overrideListView(list v1.OverrideList) output.View {

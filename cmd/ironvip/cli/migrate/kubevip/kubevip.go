@@ -6,6 +6,7 @@ package kubevip
 import (
 	"cmp"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/ironvip/ironvip/announce"
@@ -60,7 +61,11 @@ func (c *converter) pools(o *migrate.Object) {
 		}
 		p := migrate.Pool{Name: key}
 		for text := range strings.SplitSeq(c.Text(data, key), ",") {
-			p.CIDRs = append(p.CIDRs, strings.TrimSpace(text))
+			if text = strings.TrimSpace(text); text == "0.0.0.0/32" {
+				c.Note(data.At(key), "0.0.0.0/32 means addresses by DHCP: not converted")
+				continue
+			}
+			p.CIDRs = append(p.CIDRs, c.Masked(data.At(key), text))
 		}
 		if namespace != "global" {
 			p.Namespaces = []string{namespace}
@@ -102,7 +107,9 @@ func (c *converter) pod(o *migrate.Object) {
 					c.Note(l.Place, "%s is not converted: %s", l.Words[0], why)
 				}
 			}
-			c.NoteUnread(l)
+			if !l.IsRead() { // without the value, which may be a password
+				c.Note(l.Place, "%s is not converted", l.Words[0])
+			}
 		}
 	}
 }
@@ -142,10 +149,22 @@ func (e env) get(names ...string) string {
 }
 
 // is reports whether a variable is true.
-func (e env) is(name string) bool { return strings.EqualFold(e.get(name), "true") }
+func (c *converter) is(e env, name string) bool {
+	text := e.get(name)
+	return text != "" && c.isTrue(e[name].Place, name, text)
+}
+
+// isTrue reads a text as kube-vip does.
+func (c *converter) isTrue(at migrate.Place, name, text string) bool {
+	is, err := strconv.ParseBool(text)
+	if err != nil {
+		c.Note(at, "%s %q is neither true nor false: false is used", name, text)
+	}
+	return is
+}
 
 func (c *converter) settings(e env, at migrate.Place) {
-	controlPlane, services := e.is("cp_enable"), e.is("svc_enable")
+	controlPlane, services := c.is(e, "cp_enable"), c.is(e, "svc_enable")
 	if !controlPlane && !services {
 		c.Note(at, "a container with neither cp_enable nor svc_enable is not converted")
 		for _, l := range e {
@@ -156,11 +175,11 @@ func (c *converter) settings(e env, at migrate.Place) {
 	if c.Announce == nil {
 		c.Announce = &migrate.Announce{}
 	}
-	layer2 := e.is("vip_arp")
+	layer2 := c.is(e, "vip_arp")
 	if layer2 {
 		c.Announce.Mode = cmp.Or(c.Announce.Mode, announce.L2.String())
 	}
-	if e.is("bgp_enable") {
+	if c.is(e, "bgp_enable") {
 		if c.Announce.Mode == announce.L2.String() {
 			c.Note(e["bgp_enable"].Place, "vip_arp is true, too, and the hosts have one mode: bgp is used. Write announce to a pool of its own for the others")
 		}
@@ -175,7 +194,7 @@ func (c *converter) settings(e env, at migrate.Place) {
 	} else if services {
 		c.Note(e["svc_enable"].Place, "svc_enable: add the source kubernetes")
 	}
-	if e.is("lb_enable") {
+	if c.is(e, "lb_enable") {
 		c.Note(e["lb_enable"].Place, "lb_enable is not converted: %s", noBalancing)
 	}
 	if controlPlane {
@@ -192,16 +211,13 @@ func (c *converter) controlPlane(e env) {
 			port.First = n
 		}
 	}
-	text := e.get("vip_address", "address")
+	text := e.get("address", "vip_address")
 	if text == "" {
 		c.Note(e["cp_enable"].Place, "the control plane has no address: not converted")
 		return
 	}
 	for text := range strings.SplitSeq(text, ",") {
-		l := e["vip_address"]
-		if l == nil {
-			l = e["address"]
-		}
+		l := cmp.Or(e["address"], e["vip_address"])
 		addr, err := netip.ParseAddr(strings.TrimSpace(text))
 		if err != nil {
 			c.Note(l.Place, "%q is not an address: write it", text)
@@ -212,7 +228,7 @@ func (c *converter) controlPlane(e env) {
 	}
 }
 
-// routers converts the peers: bgp_peeraddress with its settings, and bgp_peers, which are "ADDRESS:AS:PASSWORD:MULTIHOP" with
+// routers converts the peers: bgp_peeraddress with its settings, and bgp_peers, which are "ADDRESS:AS:PASSWORD:MULTIHOP/OPTIONS" with
 // brackets around an address of IPv6.
 func (c *converter) routers(e env) {
 	standard := migrate.Router{Source: e.get("bgp_sourceip")}
@@ -221,27 +237,34 @@ func (c *converter) routers(e env) {
 		r := standard
 		r.Peer, r.ASN = address, c.number(at, as, 0)
 		if password != "" {
-			r.PasswordFile = "bgp-password"
+			r.PasswordFile = c.PasswordFile(password)
 			c.Note(at.Place, "write the password of %s to the file %s beside ironvip.toml", address, r.PasswordFile)
 		}
-		if multihop == "true" {
+		if multihop != "" && c.isTrue(at.Place, "the multihop of "+address, multihop) {
 			r.Multihop = 255
 		}
 		c.Announce.Routers = append(c.Announce.Routers, r)
 	}
 	if address := e.get("bgp_peeraddress"); address != "" {
-		add(e["bgp_peeraddress"], address, e.get("bgp_peeras"), e.get("bgp_peerpass"), e.get("bgp_multihop"))
+		add(e["bgp_peeraddress"], address, cmp.Or(e.get("bgp_peeras"), "65000"), e.get("bgp_peerpass"), e.get("bgp_multihop"))
 	}
 	for text := range strings.SplitSeq(e.get("bgp_peers"), ",") {
 		if text = strings.TrimSpace(text); text == "" {
 			continue
 		}
-		address, rest, _ := strings.Cut(text, ":")
+		text, options, _ := strings.Cut(text, "/")
+		address, rest, ok := strings.Cut(text, ":")
 		if strings.HasPrefix(text, "[") {
-			address, rest, _ = strings.Cut(text[1:], "]")
-			rest = strings.TrimPrefix(rest, ":")
+			address, rest, ok = strings.Cut(text[1:], "]:")
+		}
+		if _, err := netip.ParseAddr(address); err != nil || !ok {
+			c.Note(e["bgp_peers"].Place, "a peer is not ADDRESS:AS:PASSWORD:MULTIHOP: not converted") // without its text, which may have a password
+			continue
 		}
 		f := append(strings.Split(rest, ":"), "", "")
+		if options != "" || len(f) > 5 {
+			c.Note(e["bgp_peers"].Place, "the options of the peer %s are not converted", address)
+		}
 		add(e["bgp_peers"], address, f[0], f[1], f[2])
 	}
 }

@@ -66,7 +66,7 @@ func Convert(name, text string) migrate.Result {
 		case indent >= 4 && in != nil:
 			in.lines = append(in.lines, l)
 		case indent > 0:
-			c.Note(l.Place, "%q is in no section: ldirectord refuses it", l.String())
+			c.Note(l.Place, "%q is in no section: ldirectord refuses it", l.Words[0])
 		case l.Words[0] == "virtual" || l.Words[0] == "virtual6":
 			in = &section{Statement: l}
 			virtuals = append(virtuals, in)
@@ -112,8 +112,10 @@ var words = migrate.Splitter{Quotes: `"`, Single: ",", Unescape: func(byte, byte
 
 // elsewhere names what ironvip has instead of a setting; "": nothing is missing.
 var elsewhere = map[string]string{
-	"autoreload": "", "cleanstop": "", "comment": "", "fork": "", "logfile": "", "quiescent": "", "readdquiescent": "", "smtp": "", "supervised": "",
+	"autoreload": "", "cleanstop": "", "comment": "", "fork": "", "logfile": "", "smtp": "", "supervised": "",
 	"emailalertfreq": "", "emailalertfrom": "", "emailalertstatus": "",
+	"quiescent":       quiescent,
+	"readdquiescent":  quiescent,
 	"callback":        "import the file again when it changes",
 	"checkcount":      "use health.fall",
 	"emailalert":      "add a [[hook]] for the events of backends",
@@ -124,7 +126,10 @@ var elsewhere = map[string]string{
 	"login":           noLogin, "passwd": noLogin, "database": noLogin, "secret": noLogin, // without their values
 }
 
-const noLogin = "a check does not log in"
+const (
+	noLogin   = "a check does not log in"
+	quiescent = `a failed backend gets no new clients and keeps its connections, unless on_unhealthy = "reset"`
+)
 
 // get returns a setting of a virtual section, or else the one of the file.
 func (c *converter) get(v *section, key string) *migrate.Statement {
@@ -195,8 +200,8 @@ func (c *converter) virtual(v *section) {
 	if checked := l.Service.Health == nil || l.Service.Health.Type != vip.CheckNone.String(); checked && len(l.Backends) > backends {
 		c.Note(l.Backends[backends].Place, "ldirectord does not check a fallback: here it has the check of the service")
 	}
-	for i := range l.Backends[:backends] {
-		if v.value("checktype") == "off" { // ldirectord adds no server
+	for i := range l.Backends {
+		if v.value("checktype") == "off" { // ldirectord adds no server, and no fallback
 			l.Backends[i].State = vip.Maint.String()
 		}
 	}

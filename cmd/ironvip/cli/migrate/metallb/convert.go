@@ -65,12 +65,7 @@ func (c *converter) pools() (out []*pool) {
 		p := &pool{Object: o, Pool: migrate.Pool{Name: c.NameOf(o), Announce: announce.Off.String()}}
 		ranges, at, _ := migrate.Value[[]string](c.Result, spec, "addresses")
 		for _, r := range ranges {
-			r = strings.ReplaceAll(r, " ", "")
-			if prefix, err := netip.ParsePrefix(r); err == nil && prefix.Masked() != prefix {
-				c.Note(at, "%s has bits set behind its length: %s is used", r, prefix.Masked())
-				r = prefix.Masked().String()
-			}
-			p.CIDRs = append(p.CIDRs, r)
+			p.CIDRs = append(p.CIDRs, c.Masked(at, strings.ReplaceAll(r, " ", "")))
 		}
 		if auto, _, has := migrate.Value[bool](c.Result, spec, "autoAssign"); has && !auto {
 			p.AutoAssign = new(false)
@@ -227,8 +222,8 @@ func (c *converter) router(spec *migrate.Object, profiles map[string]*migrate.Ob
 	if hops, _, _ := migrate.Value[bool](c.Result, spec, "ebgpMultiHop"); hops {
 		r.Multihop = 255
 	}
-	if _, at, has := migrate.Value[string](c.Result, spec, "password"); has {
-		r.PasswordFile = "bgp-password"
+	if password, at, has := migrate.Value[string](c.Result, spec, "password"); has {
+		r.PasswordFile = c.PasswordFile(password)
 		c.Note(at, "write the password to the file %s beside ironvip.toml", r.PasswordFile)
 	}
 	spec.Quiet("enableGracefulRestart", "connectTime", "disableMP", "routerID") // ironvip has the first always, and chooses the others
