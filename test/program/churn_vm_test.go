@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -40,6 +41,9 @@ type farm struct {
 
 	mu   sync.Mutex
 	left map[string]bool // servers that were ever removed
+
+	scheduler   string
+	rescheduled atomic.Int64 // odd while the scheduler changes, for a moment of which IPVS has none and refuses connections
 }
 
 // newFarm starts a farm's servers. Each sends its name to a client that connects, and then echoes
@@ -74,6 +78,11 @@ func (f *farm) put(h *host, scheduler string, weights [churnServers]int) {
 		}
 	}
 	f.mu.Unlock()
+	if scheduler != f.scheduler {
+		f.scheduler = scheduler
+		f.rescheduled.Add(1)
+		defer f.rescheduled.Add(1)
+	}
 	body := fmt.Sprintf(`{"ports": [{"port": 80}], "scheduler": %q, "drain_timeout": %q, "backends": [%s]}`, scheduler, f.drain, strings.Join(in, ","))
 	code, tree := h.rest("PUT", "/v1/services/default/"+f.name, body, "Prefer", "wait=300")
 	if code/100 != 2 { // 502 and 504 mean that the kernel doesn't have it
@@ -200,6 +209,7 @@ func churn(t *testing.T, r *rand.Rand, open, changes, restarts int) {
 			for _, f := range farms {
 				time.Sleep(churnShortPace)
 				short++
+				rescheduled := f.rescheduled.Load()
 				s, err := f.open(lab.Client)
 				if err == nil {
 					err = s.lives()
@@ -207,6 +217,9 @@ func churn(t *testing.T, r *rand.Rand, open, changes, restarts int) {
 				}
 				if errors.Is(err, syscall.ECONNRESET) && f == hasty {
 					continue // it was open for longer than its server's deadline
+				}
+				if errors.Is(err, syscall.ECONNREFUSED) && (rescheduled%2 == 1 || f.rescheduled.Load() != rescheduled) {
+					continue
 				}
 				if err != nil {
 					wrong.add("short connection %d, to %s: %v", short, f.name, err)
