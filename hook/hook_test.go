@@ -439,7 +439,7 @@ func TestFullQueue(t *testing.T) {
 		<-q.Context().Done()
 		return false
 	})
-	small := r.hook("small", func(c *Config) { c.Queue, c.Timeout = 10, spec.Duration(5 * time.Minute) })
+	small := r.hook("small", func(c *Config) { c.Queue, c.Timeout = 10, spec.Duration(5*time.Minute) })
 	a := create(t, s, small).run()
 	a.add("node_lost", 1)
 	<-asked
