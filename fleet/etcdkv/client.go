@@ -55,8 +55,8 @@ const (
 // Client is the Store of a real etcd, 3.5 or newer.
 type Client struct {
 	config clientv3.Config
-	// connected is sent at each new connection. A watch that etcd's client has continued there waits for a version after
-	// its last one, which servers that were set back to a backup may not reach for long.
+	// connected is sent when the last connection has ended, and at the next one. A watch that etcd's client continues waits for a
+	// version after its last one, which servers that were set back to a backup may not reach for long.
 	connected wake.Broadcast
 	stream    atomic.Uint64 // of the watches
 	following parallel.Group
@@ -113,7 +113,8 @@ func (c *Client) Close() {
 
 func (c *Client) followConnections(ctx context.Context, conn *grpc.ClientConn) {
 	for state := conn.GetState(); conn.WaitForStateChange(ctx, state); {
-		if state = conn.GetState(); state == connectivity.Ready {
+		was := state
+		if state = conn.GetState(); was == connectivity.Ready || state == connectivity.Ready {
 			c.connected.Send()
 		}
 	}
