@@ -28,8 +28,8 @@ var (
 	vips = []netip.Addr{vip4, vip6}
 )
 
-// deadMan is long enough for a busy machine. Tests that wait for its end use a shorter one.
-const deadMan = 3 * time.Second
+// deadMan is long enough for a machine that stands still for a while: after its end, a speaker owns nothing. Tests that wait for it use a shorter one.
+const deadMan = time.Minute
 
 func defaults() settings {
 	return settings{
