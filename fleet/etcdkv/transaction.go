@@ -26,7 +26,7 @@ type state struct {
 type plan struct {
 	keys    []string // in the order of their first operations
 	before  map[string]state
-	puts    map[string]consulkv.Op // of the last operation that writes a key; a nil Value deletes
+	puts    map[string]consulkv.Op // the last operation that writes each key
 	reads   []string
 	refused []consulkv.Refusal
 }
@@ -113,7 +113,6 @@ func workOut(ops []consulkv.Op, before map[string]state) *plan {
 		case consulkv.Set:
 			put(s)
 		case consulkv.Delete:
-			op.Value = nil
 			put(state{})
 		case consulkv.Cas:
 			if !refuse(s.index != op.Index, "the key has another version") {
@@ -125,7 +124,6 @@ func workOut(ops []consulkv.Op, before map[string]state) *plan {
 			refuse(s.index != 0, "the key exists")
 		case consulkv.DeleteCas:
 			if !refuse(s.index != 0 && s.index != op.Index, "the key has another version") {
-				op.Value = nil
 				put(state{})
 			}
 		case consulkv.Lock:
