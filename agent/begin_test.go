@@ -23,7 +23,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/allocator"
-	"github.com/ironvip/ironvip/ipam/consulstore"
+	"github.com/ironvip/ironvip/ipam/fleetstore"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/pipeline/overrides"
 	"github.com/ironvip/ironvip/sources/rest"
@@ -45,9 +45,9 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 	must.True(t, cfg != nil, problems)
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
-		folders := append(consulstore.Folders(), rest.Folder, overrides.Folder)
-		var held *consulstore.Store
-		m.Start(t, "lb1", folders, func(tree *fleet.Tree) { held = consulstore.New(tree) })
+		folders := append(fleetstore.Folders(), rest.Folder, overrides.Folder)
+		var held *fleetstore.Store
+		m.Start(t, "lb1", folders, func(tree *fleet.Tree) { held = fleetstore.New(tree) })
 		lease := ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.17")}, Pool: "lan", State: ipam.Held, Since: vip.InstantOf(time.Now()),
 			Holders: []ipam.Holder{{Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Source: "static", Node: "lb1"}}}
 		must.Succeed(t, held.Commit(t.Context(), ipam.Gain(lease)))
@@ -59,7 +59,7 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		m.Client("late").SetDown(true)
 		host := m.Run(t, fleet.Options{Node: "late", Clock: clock, Folders: folders}, func(tree *fleet.Tree) {
 			a.stores.Tree = tree
-			a.stores.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree)}
+			a.stores.Stores = snapshot.Stores{Leases: fleetstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree)}
 		})
 		defer host.End()
 		a.allocator = must.Get(allocator.Prepare(a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)))(t)

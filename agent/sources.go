@@ -9,7 +9,7 @@ import (
 
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/store"
-	"github.com/ironvip/ironvip/ipam/consulstore"
+	"github.com/ironvip/ironvip/ipam/fleetstore"
 	"github.com/ironvip/ironvip/pipeline/overrides"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/cache"
@@ -42,8 +42,8 @@ func (a *agent) restOptions(cfg *configs.Config) rest.Options {
 	if tree := a.stores.Tree; tree != nil {
 		o.Fleet, o.Node = tree, cfg.Node.Name
 	}
-	if leases, ok := a.stores.Leases.(*consulstore.Store); ok {
-		o.Leases = consulstore.Registrar{Allocator: a.allocator, Store: leases}
+	if leases, ok := a.stores.Leases.(*fleetstore.Store); ok {
+		o.Leases = fleetstore.Registrar{Allocator: a.allocator, Store: leases}
 	}
 	return o
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// cachePause is how long a change may wait to be written to the disk. A lost change is read from Consul again.
+// cachePause is how long a change may wait to be written to the disk. A lost change is read from the store again.
 const cachePause = time.Second
 
 // cached is one value of the tree on this host's disk, under its path.
@@ -25,7 +25,7 @@ type cached struct {
 // cachedMark is the name of the mark on the disk. No folder's name begins with a dot.
 const cachedMark = ".mark"
 
-// cache is the last known tree on this host's disk, for a start without Consul. A keeper for each folder
+// cache is the last known tree on this host's disk, for a start without the store. A keeper for each folder
 // writes it.
 type cache struct {
 	bucket *store.Bucket[cached] // nil: there is none
@@ -45,7 +45,7 @@ func openCache(db *store.DB) (c cache, err error) {
 	return c, err
 }
 
-// startFromCache loads the last known tree if Consul hasn't been read yet.
+// startFromCache loads the last known tree if the store hasn't been read yet.
 func (t *Tree) startFromCache() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
@@ -25,10 +25,10 @@ func elected(hosts ...*fleettest.Host) (mine []string) {
 	return mine
 }
 
-func startThree(t *testing.T, kv *fleettest.Memory) []*fleettest.Host {
+func startThree(t *testing.T, store *fleettest.Memory) []*fleettest.Host {
 	var hosts []*fleettest.Host
 	for _, name := range []string{"one", "two", "three"} {
-		hosts = append(hosts, kv.Start(t, name, folders, nil))
+		hosts = append(hosts, store.Start(t, name, folders, nil))
 		if name == "one" { // is the leader
 			synctest.Wait()
 		}
@@ -37,7 +37,7 @@ func startThree(t *testing.T, kv *fleettest.Memory) []*fleettest.Host {
 }
 
 func TestOneIsElectedAndHandsOver(t *testing.T) {
-	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
+	withThree(t, func(t *testing.T, store *fleettest.Memory, hosts []*fleettest.Host) {
 		time.Sleep(3 * time.Second)
 		must.Len(t, elected(hosts...), 1, "elected")
 		for end := len(hosts); end > 1; end-- {
@@ -56,8 +56,8 @@ func TestOneIsElectedAndHandsOver(t *testing.T) {
 					t.Errorf("a host takes %s for elected, %s is", h.Elected(), got[0])
 				}
 			}
-			if kv.Sessions() != len(hosts) {
-				t.Errorf("%d sessions of %d hosts", kv.Sessions(), len(hosts))
+			if store.Sessions() != len(hosts) {
+				t.Errorf("%d sessions of %d hosts", store.Sessions(), len(hosts))
 			}
 		}
 	})
@@ -68,15 +68,15 @@ func TestOnlyTheLeaderUnlocksItsKey(t *testing.T) {
 	for name, lose := range map[string]bool{"answered": false, "answer lost": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				kv := fleettest.NewMemory()
+				store := fleettest.NewMemory()
 				var unlocks atomic.Int32
 				count := func(h *fleettest.Client) {
 					h.Before(func(call fleettest.Call) error {
 						for _, op := range call.Ops {
-							if op.Verb == consulkv.Lock && op.Key == "ironvip/v2/leader" && lose {
+							if op.Verb == kv.Lock && op.Key == "ironvip/v2/leader" && lose {
 								h.LoseAnswers(1)
 							}
-							if op.Verb == consulkv.Unlock && op.Key == "ironvip/v2/leader" {
+							if op.Verb == kv.Unlock && op.Key == "ironvip/v2/leader" {
 								unlocks.Add(1)
 							}
 						}
@@ -84,16 +84,16 @@ func TestOnlyTheLeaderUnlocksItsKey(t *testing.T) {
 					})
 				}
 				for _, name := range []string{"one", "two"} {
-					count(kv.Client(name))
+					count(store.Client(name))
 				}
-				one := kv.Start(t, "one", folders, nil)
+				one := store.Start(t, "one", folders, nil)
 				time.Sleep(500 * time.Millisecond) // it holds the key, and may not know that
-				two := kv.Start(t, "two", folders, nil)
+				two := store.Start(t, "two", folders, nil)
 				time.Sleep(500 * time.Millisecond)
 				two.End()
 				expect.Equal(t, unlocks.Load(), 0, "unlocks by a host that isn't the leader")
 				one.End()
-				if _, held := kv.Get("ironvip/v2/leader"); unlocks.Load() != 1 || !held {
+				if _, held := store.Get("ironvip/v2/leader"); unlocks.Load() != 1 || !held {
 					t.Errorf("%d unlocks by the leader, the key exists: %v", unlocks.Load(), held)
 				}
 			})
@@ -104,7 +104,7 @@ func TestOnlyTheLeaderUnlocksItsKey(t *testing.T) {
 // Two hosts are never elected at the same time, whatever happens to sessions and connections to
 // Consul.
 func TestNeverTwoElected(t *testing.T) {
-	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
+	withThree(t, func(t *testing.T, store *fleettest.Memory, hosts []*fleettest.Host) {
 		watch := func(d time.Duration) (some int) {
 			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 				if got := elected(hosts...); len(got) > 1 {
@@ -126,29 +126,29 @@ func TestNeverTwoElected(t *testing.T) {
 		}
 		watch(40 * time.Second)
 		expect.Len(t, elected(hosts...), 1, "a while after the elected host was cut off")
-		kv.ExpireSessions()
+		store.ExpireSessions()
 		watch(10 * time.Second)
-		kv.SetDown(true)
+		store.SetDown(true)
 		watch(20 * time.Second)
 		expect.Empty(t, elected(hosts...), "with Consul away for longer than a session")
-		kv.SetDown(false)
+		store.SetDown(false)
 		watch(30 * time.Second)
-		kv.Put("ironvip/v2/leader", "an operator's") // still locked
-		kv.Delete("ironvip/v2/leader")
+		store.Put("ironvip/v2/leader", "an operator's") // still locked
+		store.Delete("ironvip/v2/leader")
 		watch(10 * time.Second)
 		expect.Len(t, elected(hosts...), 1, "at the end")
 	})
 }
 
 func TestNodes(t *testing.T) {
-	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
+	withThree(t, func(t *testing.T, store *fleettest.Memory, hosts []*fleettest.Host) {
 		var revision atomic.Uint64
 		var problems atomic.Int64
 		revision.Store(7)
 		hosts[0].SetNode(func() membership.Node {
 			return membership.Node{Name: "ignored", Version: "v1", Dataplane: "ipvs", Revision: revision.Load(), Problems: int(problems.Load())}
 		})
-		kv.Put("ironvip/v2/nodes/junk", "no node")
+		store.Put("ironvip/v2/nodes/junk", "no node")
 		time.Sleep(10 * time.Second)
 		nodes, err := hosts[1].Nodes(t.Context())
 		if err != nil || len(nodes) != 3 {
@@ -175,9 +175,9 @@ func TestNodes(t *testing.T) {
 			t.Errorf("%+v six seconds after a problem", nodes[0])
 		}
 		// Without changes, each host of a fleet writes a row every 90 s.
-		before := kv.Index()
+		before := store.Index()
 		time.Sleep(10 * time.Minute)
-		expect.AtMost(t, kv.Index()-before, 25, "writes in 10 minutes of peace")
+		expect.AtMost(t, store.Index()-before, 25, "writes in 10 minutes of peace")
 		leader := slices.IndexFunc(hosts, func(h *fleettest.Host) bool { return h.Mine() })
 		expect.Equal(t, hosts[leader].AwayFor("two"), 0, "two is away for")
 		if away := hosts[leader].AwayFor("never"); away < 9*time.Minute || away > 11*time.Minute {
@@ -213,18 +213,18 @@ func TestNodes(t *testing.T) {
 func TestRestartAfterKill(t *testing.T) {
 	db := open(t)
 	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		first := kv.Run(t, fleet.Options{Node: "one", Folders: folders, Cache: db}, nil)
+		store := fleettest.NewMemory()
+		first := store.Run(t, fleet.Options{Node: "one", Folders: folders, Cache: db}, nil)
 		time.Sleep(3 * time.Second)
 		must.True(t, first.Mine(), "alone and not elected")
 		first.SetDown(true) // its end can't reach the store
 		first.End()
 		first.SetDown(false)
-		must.Equal(t, kv.Sessions(), 1, "sessions")
-		second := kv.Run(t, fleet.Options{Node: "one", Folders: folders, Cache: db}, nil)
+		must.Equal(t, store.Sessions(), 1, "sessions")
+		second := store.Run(t, fleet.Options{Node: "one", Folders: folders, Cache: db}, nil)
 		time.Sleep(5 * time.Second)
-		if !second.Mine() || kv.Sessions() != 1 {
-			t.Errorf("mine %v, %d sessions", second.Mine(), kv.Sessions())
+		if !second.Mine() || store.Sessions() != 1 {
+			t.Errorf("mine %v, %d sessions", second.Mine(), store.Sessions())
 		}
 	})
 }

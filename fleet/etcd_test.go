@@ -15,8 +15,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
-	"github.com/ironvip/ironvip/fleet/etcdkv"
+	"github.com/ironvip/ironvip/fleet/etcd"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/test/etcdtest"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
@@ -24,11 +24,11 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-func etcdClient(t testing.TB, s *etcdtest.Servers) *etcdkv.Client {
+func etcdClient(t testing.TB, s *etcdtest.Servers) *etcd.Client {
 	t.Helper()
-	kv := etcdkv.New(etcdkv.Config{Endpoints: s.URLs})
-	t.Cleanup(kv.Close)
-	return kv
+	store := etcd.New(etcd.Config{Endpoints: s.URLs})
+	t.Cleanup(store.Close)
+	return store
 }
 
 // joinEtcd runs a tree on etcd and waits for its first read.
@@ -50,24 +50,24 @@ func TestEtcdIsAKV(t *testing.T) {
 func TestLongListsOfEtcd(t *testing.T) {
 	t.Parallel()
 	s := etcdtest.Start(t, etcdtest.Options{})
-	kv := etcdClient(t, s)
+	store := etcdClient(t, s)
 	const keys = 10_100
 	var first uint64
 	for some := range slices.Chunk(slices.Collect(numbers(keys)), 100) {
-		var ops []consulkv.Op
+		var ops []kv.Op
 		for _, n := range some {
-			ops = append(ops, consulkv.Op{Verb: consulkv.Set, Key: fmt.Sprintf("t/%06d", n), Value: []byte("1")})
+			ops = append(ops, kv.Op{Verb: kv.Set, Key: fmt.Sprintf("t/%06d", n), Value: []byte("1")})
 		}
-		out := must.Get(kv.Txn(t.Context(), ops))(t)
+		out := must.Get(store.Txn(t.Context(), ops))(t)
 		first = cmp.Or(first, out.Index)
 	}
-	must.Get(kv.Txn(t.Context(), []consulkv.Op{{Verb: consulkv.Set, Key: "u/1"}}))(t)
-	pairs, _, err := kv.List(t.Context(), "t/", consulkv.Query{})
+	must.Get(store.Txn(t.Context(), []kv.Op{{Verb: kv.Set, Key: "u/1"}}))(t)
+	pairs, _, err := store.List(t.Context(), "t/", kv.Query{})
 	must.Succeed(t, err)
 	expect.Len(t, pairs, keys)
 	expect.Equal(t, pairs[keys-1].Key, fmt.Sprintf("t/%06d", keys-1), "the last key")
 	s.Compact()
-	pair, index, err := kv.Get(t.Context(), "t/000000", consulkv.Query{After: first, Wait: time.Minute})
+	pair, index, err := store.Get(t.Context(), "t/000000", kv.Query{After: first, Wait: time.Minute})
 	must.Succeed(t, err)
 	expect.True(t, pair != nil && pair.Index == first && index > first, "%+v at %d", pair, index)
 }
@@ -101,9 +101,9 @@ func TestUsersOfEtcd(t *testing.T) {
 	must.Get(s.Client.AuthEnable(t.Context()))(t)
 	s.Authenticate("root", "secret")
 	as := func(node, password string) *fleet.Tree {
-		kv := etcdkv.New(etcdkv.Config{Endpoints: s.URLs, Username: "lb", Password: password})
-		t.Cleanup(kv.Close)
-		return fleettest.RunTree(t, fleet.Options{KV: kv, Node: node, Folders: folders}, nil).Tree
+		store := etcd.New(etcd.Config{Endpoints: s.URLs, Username: "lb", Password: password})
+		t.Cleanup(store.Close)
+		return fleettest.RunTree(t, fleet.Options{KV: store, Node: node, Folders: folders}, nil).Tree
 	}
 	stranger := as("three", "wrong")
 	wait.Until(t, "the password is named", func() bool { return strings.Contains(stranger.Stale(), "invalid user ID or password") }, func() any { return stranger.Stale() })
@@ -128,22 +128,22 @@ func TestUsersOfEtcd(t *testing.T) {
 func TestCertificatesOfEtcd(t *testing.T) {
 	t.Parallel()
 	s := etcdtest.Start(t, etcdtest.Options{TLS: true})
-	kv := etcdkv.New(etcdkv.Config{Endpoints: s.URLs, TLS: s.TLS})
-	t.Cleanup(kv.Close)
-	put(t, fleettest.RunTree(t, fleet.Options{KV: kv, Node: "one", Folders: folders}, nil).Tree, "x", "1")
-	bare := etcdkv.New(etcdkv.Config{Endpoints: s.URLs, TLS: &tls.Config{RootCAs: s.TLS.RootCAs}})
+	store := etcd.New(etcd.Config{Endpoints: s.URLs, TLS: s.TLS})
+	t.Cleanup(store.Close)
+	put(t, fleettest.RunTree(t, fleet.Options{KV: store, Node: "one", Folders: folders}, nil).Tree, "x", "1")
+	bare := etcd.New(etcd.Config{Endpoints: s.URLs, TLS: &tls.Config{RootCAs: s.TLS.RootCAs}})
 	t.Cleanup(bare.Close)
 	stranger := fleettest.RunTree(t, fleet.Options{KV: bare, Node: "two", Folders: folders}, nil)
 	wait.Until(t, "without a certificate", func() bool { return stranger.Stale() != "" })
 }
 
 // etcdPairs reads the servers' content of the tree.
-func etcdPairs(t testing.TB, s *etcdtest.Servers) func() []consulkv.Pair {
-	return func() (out []consulkv.Pair) {
+func etcdPairs(t testing.TB, s *etcdtest.Servers) func() []kv.Pair {
+	return func() (out []kv.Pair) {
 		t.Helper()
 		r := must.Get(s.Client.Get(t.Context(), treePrefix, clientv3.WithPrefix()))(t)
-		for _, kv := range r.Kvs {
-			out = append(out, consulkv.Pair{Key: string(kv.Key), Value: kv.Value, Index: uint64(kv.ModRevision)})
+		for _, store := range r.Kvs {
+			out = append(out, kv.Pair{Key: string(store.Key), Value: store.Value, Index: uint64(store.ModRevision)})
 		}
 		return out
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
 	"github.com/ironvip/ironvip/test/must"
@@ -19,7 +19,7 @@ import (
 func onCommit(h *fleettest.Host, f func(n int)) {
 	var n atomic.Int32 // a host's calls run at the same time
 	h.Before(func(c fleettest.Call) error {
-		if len(c.Ops) > 0 && c.Ops[0].Verb == consulkv.Cas {
+		if len(c.Ops) > 0 && c.Ops[0].Verb == kv.Cas {
 			f(int(n.Add(1)))
 		}
 		return nil
@@ -34,12 +34,12 @@ func TestRefusedIsNotDoneLater(t *testing.T) {
 		"with another beside": {{Writes: []fleet.Write{set("b", "y", "beside", 0)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			withTwo(t, func(t *testing.T, kv *fleettest.Memory, one, two *fleettest.Host) {
+			withTwo(t, func(t *testing.T, store *fleettest.Memory, one, two *fleettest.Host) {
 				mustCommit(t, one, set("a", "before", "1", 0))
 				arrive := one.Detain()
 				onCommit(one, func(n int) {
 					if n == 2 {
-						kv.Put(treePrefix+"a/x", "another's")
+						store.Put(treePrefix+"a/x", "another's")
 					}
 				})
 				b := &fleet.Batch{Writes: []fleet.Write{set("a", "x", "refused", 0)}}
@@ -47,7 +47,7 @@ func TestRefusedIsNotDoneLater(t *testing.T) {
 				if conflict := (*fleet.ConflictError)(nil); !errors.As(b.Err, &conflict) {
 					t.Fatalf("the write that another's was in the way of: %v", b.Err)
 				}
-				kv.Delete(treePrefix + "a/x")
+				store.Delete(treePrefix + "a/x")
 				expect.True(t, len(arrive().Refused) > 0, "what was refused has happened")
 				for _, other := range beside {
 					if other.Err != nil || get(one, "b", "y") != "beside" {
@@ -66,21 +66,21 @@ func TestRefusedIsNotDoneLater(t *testing.T) {
 // The attempt without an answer is applied just before the refusal of the next one is reported: it
 // is then reported as done.
 func TestDoneBeforeItsRefusalIsReported(t *testing.T) {
-	withTwo(t, func(t *testing.T, kv *fleettest.Memory, one, two *fleettest.Host) {
+	withTwo(t, func(t *testing.T, store *fleettest.Memory, one, two *fleettest.Host) {
 		mustCommit(t, one, set("a", "before", "1", 0))
 		arrive := one.Detain()
 		onCommit(one, func(n int) {
 			switch n {
 			case 2:
-				kv.Put(treePrefix+"a/x", "another's")
+				store.Put(treePrefix+"a/x", "another's")
 			case 3:
-				kv.Delete(treePrefix + "a/x")
+				store.Delete(treePrefix + "a/x")
 				expect.Empty(t, arrive().Refused, "the detained attempt")
 			}
 		})
 		b := mustCommit(t, one, set("a", "x", "1", 0))
 		synctest.Wait()
-		wantSame(t, kv, one, two)
+		wantSame(t, store, one, two)
 		if e, _, _ := one.Folder("a").Get("x"); string(e.Value) != "1" || e.Index != b.Indexes[0] {
 			t.Errorf("there is %q of index %d, and the write has %d", e.Value, e.Index, b.Indexes[0])
 		}
@@ -89,13 +89,13 @@ func TestDoneBeforeItsRefusalIsReported(t *testing.T) {
 
 // If the attempt can't be fenced, no result is reported.
 func TestRefusalIsNotReportedUnfenced(t *testing.T) {
-	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+	withOne(t, 0, func(t *testing.T, store *fleettest.Memory, one *fleettest.Host) {
 		mustCommit(t, one, set("a", "before", "1", 0))
 		one.Detain()
 		onCommit(one, func(n int) {
 			switch n {
 			case 2:
-				kv.Put(treePrefix+"a/x", "another's")
+				store.Put(treePrefix+"a/x", "another's")
 			case 3:
 				one.LoseAnswers(100)
 			}
@@ -112,7 +112,7 @@ func TestRefusalIsNotReportedUnfenced(t *testing.T) {
 // written more entries than the log keeps.
 func TestOvertakenWithoutAnAnswer(t *testing.T) {
 	for others, known := range map[int]bool{10: true, 100: false} {
-		withTwo(t, func(t *testing.T, kv *fleettest.Memory, one, two *fleettest.Host) {
+		withTwo(t, func(t *testing.T, store *fleettest.Memory, one, two *fleettest.Host) {
 			mustCommit(t, one, set("a", "before", "1", 0))
 			one.LoseAnswers(1)
 			onCommit(one, func(n int) {
@@ -129,7 +129,7 @@ func TestOvertakenWithoutAnAnswer(t *testing.T) {
 			one.Before(nil)
 			mustCommit(t, one, set("a", "after", "1", 0))
 			time.Sleep(time.Minute)
-			wantSame(t, kv, one, two)
+			wantSame(t, store, one, two)
 			expect.Equal(t, get(one, "a", "x"), "1", "%d entries by others: the value", others)
 		})
 	}

@@ -1,9 +1,9 @@
-// Package fleet replicates a tree of small values in Consul's KV store to every host of a fleet.
+// Package fleet replicates a tree of small values in the fleet's store to every host of a fleet.
 //
 // It takes conditional writes (Commit) and the writes of other hosts. It publishes a table of
 // entries for each folder of the tree, with the change feed that every table of the pipeline has.
-// A write is durable in Consul before it is visible, and fails if the value has changed since the
-// writer read it. It knows nothing of services or addresses: ipam/consulstore and sources/rest define
+// A write is durable in the store before it is visible, and fails if the value has changed since the
+// writer read it. It knows nothing of services or addresses: ipam/fleetstore and sources/rest define
 // the values.
 //
 // A change costs O(change) on every host, whatever the size of the tree and the number of hosts:
@@ -21,15 +21,15 @@
 //   - search.go, reread.go: comparing the tables with the whole tree, regularly and when asked
 //   - start.go: reading the snapshot that starting hosts share, or making it
 //   - digest.go: comparing the tables with those of the leader
-//   - cache.go: the last known tree on disk, and starting without Consul
+//   - cache.go: the last known tree on disk, and starting without the store
 //   - mark.go: detecting another fleet's tree
 //   - status.go: problems, and whether the tree is current
 //
-// Package treekv has the tree's keys in Consul, reads of its log and values, and its snapshot.
+// Package treekv has the tree's keys in the store, reads of its log and values, and its snapshot.
 // Package treelog has the format of the log and of the snapshot.
 // Package treestatus has what the tree reports about itself.
 // Package membership has the host's session, its identity, the election of the leader, and the nodes.
-// Package consulkv has the client of Consul.
+// Package kv has the client of Consul.
 package fleet
 
 import (
@@ -56,7 +56,7 @@ type Write struct {
 	Check bool
 }
 
-// Ops returns how many of Consul's operations the write takes: 2 for a removal, because Consul
+// Ops returns how many of the store's operations the write takes: 2 for a removal, because Consul
 // doesn't check the condition of one if the key is already gone.
 func (w Write) Ops() int {
 	if w.Value == nil && !w.Check {
@@ -100,11 +100,11 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("%s changed meanwhile", strings.Join(keys, ", "))
 }
 
-// ErrUnavailable says that Consul could not be reached, or didn't answer. The outcome of a Commit
-// is unknown then; the tables show it once Consul answers again.
+// ErrUnavailable says that the store could not be reached, or didn't answer. The outcome of a Commit
+// is unknown then; the tables show it once the store answers again.
 var ErrUnavailable = errors.New("the fleet's store is not available")
 
-// ErrNoAnswer is wrapped together with ErrUnavailable if Consul took too long. A smaller batch may
+// ErrNoAnswer is wrapped together with ErrUnavailable if the store took too long. A smaller batch may
 // get an answer.
 var ErrNoAnswer = errors.New("no answer in time")
 

@@ -8,15 +8,15 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/treelog"
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
 )
 
 const (
-	// GracePeriod is how long a starting tree waits for Consul before it uses the cache, and how
-	// long a Commit waits for a Consul that has just become unavailable.
+	// GracePeriod is how long a starting tree waits for the store before it uses the cache, and how
+	// long a Commit waits for a store that has just become unavailable.
 	GracePeriod = 2 * time.Second
 
 	readTimeout = 60 * time.Second // of a full read
@@ -48,7 +48,7 @@ const (
 	doubtful         // the answer may be old: read the log again from Consul's leader
 )
 
-// errKicked ends a blocking query because Consul may be unavailable.
+// errKicked ends a blocking query because the store may be unavailable.
 var errKicked = errors.New("asked again")
 
 func (f *follower) run(ctx context.Context) {
@@ -57,7 +57,7 @@ func (f *follower) run(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	wait := consulkv.NewBackoff()
+	wait := kv.NewBackoff()
 	todo, ask := lost, true // ask: read at once, not with a blocking query
 	for ctx.Err() == nil {
 		next, err := f.step(ctx, todo, ask)
@@ -119,18 +119,18 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	if err := f.pace.Wait(ctx); err != nil {
 		return inStep, err
 	}
-	q := consulkv.Query{Consistent: true}
+	q := kv.Query{Consistent: true}
 	held, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if !ask {
 		t.setHeld(cancel) // before what the query depends on is read: it may change
-		q = consulkv.Query{After: max(f.cursor, 1), Wait: consulkv.HeldFor, Stale: t.trust.Any()}
+		q = kv.Query{After: max(f.cursor, 1), Wait: kv.HeldFor, Stale: t.trust.Any()}
 		if due := f.due(); !due.IsZero() {
 			q.Wait = max(min(q.Wait, time.Until(due)), time.Millisecond)
 		}
 	}
 	before := t.position()
-	head, index, early, err := consulkv.Watch(held, t.o.KV, t.keys.Head, q)
+	head, index, early, err := kv.Watch(held, t.o.KV, t.keys.Head, q)
 	t.setHeld(nil)
 	switch {
 	case err != nil && held.Err() != nil && ctx.Err() == nil:
@@ -145,7 +145,7 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	var entries []treelog.Entry
 	if head == nil || head.Index < before.Index || head.Index >= at.Index { // otherwise this host has written since
 		var ok bool
-		switch entries, ok, err = t.kv.Since(ctx, at, head, q); {
+		switch entries, ok, err = t.store.Since(ctx, at, head, q); {
 		case err != nil:
 			return inStep, err
 		case !ok:
@@ -162,7 +162,7 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 // verify returns what to do after a verdict. A verdict on an answer of a server that may be behind
 // is worth nothing: read again from Consul's leader, consistently. A server that has just become
 // the leader after all were restarted may not have applied its log yet.
-func (f *follower) verify(q consulkv.Query, v verdict) verdict {
+func (f *follower) verify(q kv.Query, v verdict) verdict {
 	if q.Consistent || v == inStep {
 		return v
 	}
@@ -189,7 +189,7 @@ func (f *follower) pass(index uint64) {
 }
 
 // setHeld sets the function that ends the blocking query, nil after it. The query ends at once if
-// Consul is to be asked.
+// the store is to be asked.
 func (t *Tree) setHeld(end context.CancelFunc) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -198,14 +198,14 @@ func (t *Tree) setHeld(end context.CancelFunc) {
 	}
 }
 
-// setAsked sets whether Consul is to be asked, instead of waiting for a change.
+// setAsked sets whether the store is to be asked, instead of waiting for a change.
 func (t *Tree) setAsked(asked bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.asked = asked
 }
 
-// kick makes the follower read Consul at once, at most twice a second. It is called when Consul was
+// kick makes the follower read the store at once, at most twice a second. It is called when the store was
 // found unavailable, or is needed.
 func (t *Tree) kick() {
 	t.mu.Lock()
@@ -217,14 +217,14 @@ func (t *Tree) kick() {
 	t.interrupt()
 }
 
-// interrupt makes the follower read Consul at once. The caller holds mu.
+// interrupt makes the follower read the store at once. The caller holds mu.
 func (t *Tree) interrupt() {
 	t.asked = true
 	t.endHeld()
 	t.kicks.Set()
 }
 
-// wake makes the follower ask Consul once its present request has ended, at once if that is a blocking
+// wake makes the follower ask the store once its present request has ended, at once if that is a blocking
 // query.
 func (t *Tree) wake() {
 	t.mu.Lock()

@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/consul"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/consultest"
 	"github.com/ironvip/ironvip/test/expect"
@@ -33,7 +34,7 @@ func unlimitRequests(s *consultest.Server) {
 // counted is a connection to Consul that counts the calls, and has the times of the reads of the
 // head.
 type counted struct {
-	*consulkv.Client
+	*consul.Client
 	mu    sync.Mutex
 	calls int
 	heads []time.Time
@@ -59,17 +60,17 @@ func (c *counted) counts() (calls int, heads []time.Time) {
 	return c.calls, c.heads
 }
 
-func (c *counted) Get(ctx context.Context, key string, q consulkv.Query) (*consulkv.Pair, uint64, error) {
+func (c *counted) Get(ctx context.Context, key string, q kv.Query) (*kv.Pair, uint64, error) {
 	c.count(key)
 	return c.Client.Get(ctx, key, q)
 }
 
-func (c *counted) List(ctx context.Context, prefix string, q consulkv.Query) ([]consulkv.Pair, uint64, error) {
+func (c *counted) List(ctx context.Context, prefix string, q kv.Query) ([]kv.Pair, uint64, error) {
 	c.count(prefix)
 	return c.Client.List(ctx, prefix, q)
 }
 
-func (c *counted) Txn(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, error) {
+func (c *counted) Txn(ctx context.Context, ops []kv.Op) (kv.Outcome, error) {
 	c.count("")
 	return c.Client.Txn(ctx, ops)
 }
@@ -90,9 +91,9 @@ func (c *counted) Renew(ctx context.Context, id string) (bool, error) {
 func TestBackOffFromRateLimit(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{Memory: true})
-	kv := must.Get(consulkv.New(config(s)))(t)
-	t.Cleanup(kv.Close)
-	link := &counted{Client: kv}
+	store := must.Get(consul.New(config(s)))(t)
+	t.Cleanup(store.Close)
+	link := &counted{Client: store}
 	one := fleet.New(fleet.Options{KV: link, Clock: &table.Clock{}, Node: "one", Folders: folders})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -16,7 +16,7 @@ func (t *Tree) Look(ctx context.Context, folder, key string) error {
 	}
 	defer t.reading.give()
 	defer t.lookUp()()
-	c, err := t.kv.Value(ctx, folder+"/"+key)
+	c, err := t.store.Value(ctx, folder+"/"+key)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/treelog"
 )
 
@@ -22,7 +22,7 @@ type mark struct {
 // checkMark verifies by the mark, which is nil if there is none, that the tree belongs to this
 // host's fleet. The first host of a fleet creates the mark, with a log entry after the given
 // position. The tree is read up to the returned one.
-func (t *Tree) checkMark(ctx context.Context, found *consulkv.Pair, at treelog.Position) (treelog.Position, error) {
+func (t *Tree) checkMark(ctx context.Context, found *kv.Pair, at treelog.Position) (treelog.Position, error) {
 	t.mu.Lock()
 	known := t.mark
 	t.mu.Unlock()
@@ -48,7 +48,7 @@ func (t *Tree) checkMark(ctx context.Context, found *consulkv.Pair, at treelog.P
 	return at, nil
 }
 
-// advised is an error with a hint other than to check Consul.
+// advised is an error with a hint other than to check the store.
 type advised struct {
 	error
 	do string
@@ -69,15 +69,15 @@ func (t *Tree) setMark(fleet string) {
 
 func (t *Tree) makeMark(ctx context.Context, at treelog.Position) (treelog.Position, error) {
 	fleet, id := rand.Text()[:12], rand.Text()[:12]
-	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
 	// The entry gives the log an index of its own. For a key that doesn't exist, Consul returns the
 	// index of the newest change of any key in its KV store, also outside of the prefix.
 	head, whole := treelog.Encode(t.o.Node, id, at, treelog.Content{})
-	out, err := t.o.KV.Txn(ctx, []consulkv.Op{
-		{Verb: consulkv.Cas, Key: t.keys.Mark, Value: []byte(encodeMark(fleet))},
-		{Verb: consulkv.Cas, Key: t.keys.Head, Index: at.Index, Value: head},
-		{Verb: consulkv.Set, Key: t.keys.Slot(at.Seq + 1), Value: whole},
+	out, err := t.o.KV.Txn(ctx, []kv.Op{
+		{Verb: kv.Cas, Key: t.keys.Mark, Value: []byte(encodeMark(fleet))},
+		{Verb: kv.Cas, Key: t.keys.Head, Index: at.Index, Value: head},
+		{Verb: kv.Set, Key: t.keys.Slot(at.Seq + 1), Value: whole},
 	})
 	switch {
 	case err != nil:

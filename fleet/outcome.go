@@ -5,7 +5,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/treekv"
 	"github.com/ironvip/ironvip/fleet/treelog"
 	"github.com/ironvip/ironvip/internal/parallel"
@@ -19,7 +19,7 @@ func (w *writer) catchUp(ctx context.Context) {
 		return
 	}
 	defer t.reading.give()
-	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
 	_, _, _ = w.readLog(ctx, t.position())
 }
@@ -28,11 +28,11 @@ func (w *writer) catchUp(ctx context.Context) {
 // position. It isn't ok if the log doesn't go on from there.
 func (w *writer) readLog(ctx context.Context, from treelog.Position) (entries []treelog.Entry, ok bool, err error) {
 	t := w.tree
-	head, _, err := t.o.KV.Get(ctx, t.keys.Head, consulkv.Query{Consistent: true})
+	head, _, err := t.o.KV.Get(ctx, t.keys.Head, kv.Query{Consistent: true})
 	if err != nil {
 		return nil, false, err
 	}
-	switch entries, ok, err = t.kv.Since(ctx, from, head, consulkv.Query{Consistent: true}); {
+	switch entries, ok, err = t.store.Since(ctx, from, head, kv.Query{Consistent: true}); {
 	case err != nil:
 	case !ok:
 		t.kick() // the follower reads the whole tree, and the jobs wait for that
@@ -132,7 +132,7 @@ func (w *writer) conflicts(ctx context.Context, x *transaction, refused map[int]
 				continue
 			}
 			group.Go(func() error {
-				c, err := t.kv.Value(ctx, x.jobs[i].writes[k].path())
+				c, err := t.store.Value(ctx, x.jobs[i].writes[k].path())
 				mu.Lock()
 				defer mu.Unlock()
 				actual = append(actual, c)

@@ -4,15 +4,15 @@ import (
 	"context"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/treekv"
 	"github.com/ironvip/ironvip/fleet/treelog"
 )
 
 // wholeTree is the tree at a place in the log.
 type wholeTree struct {
-	pairs   map[string]consulkv.Pair // by path
-	mark    *consulkv.Pair           // that names the fleet; nil if there is none
+	pairs   map[string]kv.Pair // by path
+	mark    *kv.Pair           // that names the fleet; nil if there is none
 	at      treelog.Position
 	index   uint64          // up to which it is current
 	entries []treelog.Entry // of the log after it
@@ -26,15 +26,15 @@ type wholeTree struct {
 func (t *Tree) readKeys(ctx context.Context) (w wholeTree, err error) {
 	// The head first: what is written between the two reads is in the second one, and again in the
 	// log's next entries.
-	head, cursor, err := t.o.KV.Get(ctx, t.keys.Head, consulkv.Query{Consistent: true})
+	head, cursor, err := t.o.KV.Get(ctx, t.keys.Head, kv.Query{Consistent: true})
 	if err != nil {
 		return w, err
 	}
-	pairs, index, err := t.o.KV.List(ctx, t.keys.Tree, consulkv.Query{Consistent: true})
+	pairs, index, err := t.o.KV.List(ctx, t.keys.Tree, kv.Query{Consistent: true})
 	if err != nil {
 		return w, err
 	}
-	w = wholeTree{pairs: make(map[string]consulkv.Pair, len(pairs)), at: treelog.PositionOf(head), index: max(cursor, index), treeIndex: index, cursor: cursor}
+	w = wholeTree{pairs: make(map[string]kv.Pair, len(pairs)), at: treelog.PositionOf(head), index: max(cursor, index), treeIndex: index, cursor: cursor}
 	for _, p := range pairs {
 		w.pairs[p.Key[len(t.keys.Tree):]] = p
 	}
@@ -53,7 +53,7 @@ func (w *wholeTree) foldLog() {
 		if c.Value == nil {
 			delete(w.pairs, c.Path)
 		} else {
-			w.pairs[c.Path] = consulkv.Pair{Value: c.Value, Index: c.Index}
+			w.pairs[c.Path] = kv.Pair{Value: c.Value, Index: c.Index}
 		}
 	}
 	w.at = w.entries[len(w.entries)-1].Position
@@ -118,7 +118,7 @@ func (f *follower) reached(w wholeTree) {
 
 // merge merges the whole tree, current up to an index, into the tables. With replace, newer values in
 // the tables are overwritten too. It returns the paths that it has changed. The caller holds mu.
-func (t *Tree) merge(tree map[string]consulkv.Pair, upTo uint64, replace bool) (changed []string) {
+func (t *Tree) merge(tree map[string]kv.Pair, upTo uint64, replace bool) (changed []string) {
 	if replace {
 		t.compared.newest = 0
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // Reread reads the whole tree at once, for what was written without the log, such as by hand.
-// It returns when the tables have it. An error wraps ErrUnavailable: Consul can't be read, or the
+// It returns when the tables have it. An error wraps ErrUnavailable: the store can't be read, or the
 // context ended first. The read goes on in that case.
 func (t *Tree) Reread(ctx context.Context) error {
 	done := make(chan error, 1)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/treelog"
 )
 
@@ -22,7 +22,7 @@ const (
 
 // search compares the tables with the whole tree, for what was written without the log, and corrects them.
 // The leader, and a host that was asked to search, append what they find to the log for the other hosts.
-// The host doesn't follow the log meanwhile, for up to readTimeout with a slow Consul. It still writes.
+// The host doesn't follow the log meanwhile, for up to readTimeout with a slow store. It still writes.
 //
 // A search that fails is repeated later, because the log may be readable. An error says that the tree
 // isn't this fleet's.
@@ -129,11 +129,11 @@ func (f *follower) isDue() bool {
 // loggedSince returns the paths that the log names after a position. A full read that finds another
 // path changed has found a write without the log. It returns nil if the log doesn't reach back.
 func (t *Tree) loggedSince(ctx context.Context, at treelog.Position) (map[string]bool, error) {
-	head, _, err := t.o.KV.Get(ctx, t.keys.Head, consulkv.Query{Consistent: true})
+	head, _, err := t.o.KV.Get(ctx, t.keys.Head, kv.Query{Consistent: true})
 	if err != nil {
 		return nil, err
 	}
-	entries, ok, err := t.kv.Since(ctx, at, head, consulkv.Query{Consistent: true})
+	entries, ok, err := t.store.Since(ctx, at, head, kv.Query{Consistent: true})
 	if err != nil || !ok {
 		return nil, err
 	}

@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/consul"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/test/consultest"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -22,7 +23,7 @@ func TestStormOnConsul(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{})
 	trees := []*fleet.Tree{join(t, config(s), "one"), join(t, config(s), "two"), join(t, config(s), "three")}
-	storm(t, seed.Of(t), 300, trees, func() []consulkv.Pair { return pairs(t, s) }, func(ctx context.Context, r *rand.Rand) {
+	storm(t, seed.Of(t), 300, trees, func() []kv.Pair { return pairs(t, s) }, func(ctx context.Context, r *rand.Rand) {
 		switch r.IntN(3) {
 		case 0:
 			s.Kill()
@@ -52,22 +53,22 @@ func TestServerWithoutALeader(t *testing.T) {
 	last := c.Followers()[0]
 	tree := join(t, config(last), "one")
 	put(t, tree, "x", "1")
-	kv := must.Get(consulkv.New(config(last)))(t)
-	t.Cleanup(kv.Close)
-	reads := func(q consulkv.Query) bool {
+	store := must.Get(consul.New(config(last)))(t)
+	t.Cleanup(store.Close)
+	reads := func(q kv.Query) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		pair, _, err := kv.Get(ctx, treePrefix+"a/x", q)
+		pair, _, err := store.Get(ctx, treePrefix+"a/x", q)
 		return err == nil && pair != nil && string(pair.Value) == "1"
 	}
-	wait.Until(t, "the server has the value", func() bool { return reads(consulkv.Query{Stale: true}) })
+	wait.Until(t, "the server has the value", func() bool { return reads(kv.Query{Stale: true}) })
 	for _, s := range c.Servers {
 		if s != last {
 			s.Kill()
 		}
 	}
-	wait.Until(t, "the server has no leader", func() bool { return !reads(consulkv.Query{}) })
-	expect.True(t, reads(consulkv.Query{Stale: true}), "the server doesn't answer stale reads")
+	wait.Until(t, "the server has no leader", func() bool { return !reads(kv.Query{}) })
+	expect.True(t, reads(kv.Query{Stale: true}), "the server doesn't answer stale reads")
 	wait.Until(t, "the host is out of touch", func() bool { return tree.Stale() != "" })
 	got := at(tree, "a", "x")
 	expect.Equal(t, got, "1", "x is %q without Consul", got)

@@ -14,7 +14,8 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/consul"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/test/consultest"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
@@ -23,7 +24,7 @@ import (
 )
 
 // join runs a tree against real servers and waits for its first read.
-func join(t testing.TB, c consulkv.Config, node string) *fleet.Tree {
+func join(t testing.TB, c consul.Config, node string) *fleet.Tree {
 	t.Helper()
 	tree, _ := run(t, c, node)
 	for _, f := range folders {
@@ -32,33 +33,33 @@ func join(t testing.TB, c consulkv.Config, node string) *fleet.Tree {
 	return tree
 }
 
-func run(t testing.TB, c consulkv.Config, node string) (tree *fleet.Tree, end func()) {
+func run(t testing.TB, c consul.Config, node string) (tree *fleet.Tree, end func()) {
 	t.Helper()
 	h := fleettest.RunOn(t, c, fleet.Options{Node: node, Folders: folders}, nil)
 	return h.Tree, h.End
 }
 
-func config(s *consultest.Server) consulkv.Config {
-	return consulkv.Config{Address: s.URL, Token: s.Token}
+func config(s *consultest.Server) consul.Config {
+	return consul.Config{Address: s.URL, Token: s.Token}
 }
 
 // pairs reads the servers' content of the tree.
-func pairs(t testing.TB, s *consultest.Server) (out []consulkv.Pair) {
+func pairs(t testing.TB, s *consultest.Server) (out []kv.Pair) {
 	t.Helper()
 	list, _, err := s.Client.KV().List(treePrefix, &api.QueryOptions{RequireConsistent: true})
 	expect.Succeed(t, err)
 	for _, p := range list {
-		out = append(out, consulkv.Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex})
+		out = append(out, kv.Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex})
 	}
 	return out
 }
 
 func wantSameOn(t testing.TB, s *consultest.Server, trees ...*fleet.Tree) {
 	t.Helper()
-	wantTree(t, func() []consulkv.Pair { return pairs(t, s) }, trees...)
+	wantTree(t, func() []kv.Pair { return pairs(t, s) }, trees...)
 }
 
-func wantTree(t testing.TB, pairs func() []consulkv.Pair, trees ...*fleet.Tree) {
+func wantTree(t testing.TB, pairs func() []kv.Pair, trees ...*fleet.Tree) {
 	t.Helper()
 	for i, tree := range trees {
 		wait.For(t, fmt.Sprintf("tree %d is the store", i), func() error {
@@ -87,9 +88,9 @@ func put(t testing.TB, tree *fleet.Tree, key, value string) {
 
 func TestConsulIsAKV(t *testing.T) {
 	t.Parallel()
-	kv := must.Get(consulkv.New(config(consultest.Start(t, consultest.Options{Memory: true}))))(t)
-	defer kv.Close()
-	kvContract(t, kv, true)
+	store := must.Get(consul.New(config(consultest.Start(t, consultest.Options{Memory: true}))))(t)
+	defer store.Close()
+	kvContract(t, store, true)
 }
 
 // The server restarts from an older copy of its disk.
@@ -114,11 +115,11 @@ func TestSnapshotIsRestoredIntoConsul(t *testing.T) {
 // olderState checks that hosts follow a server that goes back to the state at the call of begin.
 func olderState(t *testing.T, begin func(*consultest.Server) (back func())) {
 	s := consultest.Start(t, consultest.Options{})
-	goesBack(t, join(t, config(s), "one"), join(t, config(s), "two"), func() []consulkv.Pair { return pairs(t, s) }, func() (back func()) { return begin(s) })
+	goesBack(t, join(t, config(s), "one"), join(t, config(s), "two"), func() []kv.Pair { return pairs(t, s) }, func() (back func()) { return begin(s) })
 }
 
 // goesBack checks that hosts follow a store that goes back to the state at the call of begin.
-func goesBack(t *testing.T, one, two *fleet.Tree, pairs func() []consulkv.Pair, begin func() (back func())) {
+func goesBack(t *testing.T, one, two *fleet.Tree, pairs func() []kv.Pair, begin func() (back func())) {
 	for i := range 5 {
 		put(t, one, fmt.Sprint("kept", i), "1")
 	}
@@ -153,7 +154,7 @@ func TestTokensOnConsul(t *testing.T) {
 	}
 	first := s.NewToken(rules)
 	give(first)
-	c := consulkv.Config{Address: s.URL, TokenFile: file}
+	c := consul.Config{Address: s.URL, TokenFile: file}
 	one := join(t, c, "one")
 	wait.Until(t, "elected", one.Mine)
 	put(t, one, "x", "1")
@@ -202,7 +203,7 @@ func TestTokensOnConsul(t *testing.T) {
 func TestWaysToConsul(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{TLS: true, Memory: true})
-	for name, c := range map[string]consulkv.Config{
+	for name, c := range map[string]consul.Config{
 		"unix": {Address: "unix://" + s.Socket},
 		"tls":  {Address: s.URL, CAFile: s.TLS.CA, CertFile: s.TLS.Cert, KeyFile: s.TLS.Key},
 	} {
@@ -210,6 +211,6 @@ func TestWaysToConsul(t *testing.T) {
 		put(t, tree, name, "1")
 		wantSameOn(t, s, tree)
 	}
-	tree, _ := run(t, consulkv.Config{Address: s.URL}, "stranger")
+	tree, _ := run(t, consul.Config{Address: s.URL}, "stranger")
 	wait.Until(t, "the certificate is not trusted", func() bool { return strings.Contains(tree.Stale(), "certificate") })
 }

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/fleet/treekv"
 	"github.com/ironvip/ironvip/fleet/treelog"
@@ -19,12 +19,12 @@ const snapshotWait = 10 * time.Second
 
 // readSnapshot reads the tree from the snapshot that a pair describes. The error is as for
 // treekv.Store.ReadSnapshot.
-func (t *Tree) readSnapshot(ctx context.Context, pair *consulkv.Pair) (w wholeTree, err error) {
-	s, err := t.kv.ReadSnapshot(ctx, pair)
+func (t *Tree) readSnapshot(ctx context.Context, pair *kv.Pair) (w wholeTree, err error) {
+	s, err := t.store.ReadSnapshot(ctx, pair)
 	if err != nil {
 		return w, err
 	}
-	w = wholeTree{pairs: make(map[string]consulkv.Pair, len(s.Pairs)), mark: s.Mark, at: s.At, index: s.At.Index, entries: s.Entries, cursor: s.Head.Index}
+	w = wholeTree{pairs: make(map[string]kv.Pair, len(s.Pairs)), mark: s.Mark, at: s.At, index: s.At.Index, entries: s.Entries, cursor: s.Head.Index}
 	for _, p := range s.Pairs {
 		w.pairs[p.Key] = p
 	}
@@ -39,7 +39,7 @@ func (t *Tree) startTree(ctx context.Context) (w wholeTree, locks bool, err erro
 	var refused bool     // the lock, when the key
 	var refusedAt uint64 // had this index
 	for left := time.Until(deadline); left > 0; left = time.Until(deadline) {
-		pair, index, early, err := consulkv.Watch(ctx, t.o.KV, t.keys.Snapshot, consulkv.Query{After: after, Wait: left})
+		pair, index, early, err := kv.Watch(ctx, t.o.KV, t.keys.Snapshot, kv.Query{After: after, Wait: left})
 		if err != nil {
 			return w, false, err
 		}
@@ -71,7 +71,7 @@ func (t *Tree) startTree(ctx context.Context) (w wholeTree, locks bool, err erro
 }
 
 // indexOf returns the version of a pair; 0 if there is none.
-func indexOf(pair *consulkv.Pair) uint64 {
+func indexOf(pair *kv.Pair) uint64 {
 	if pair == nil {
 		return 0
 	}
@@ -97,12 +97,12 @@ func (t *Tree) runSnapshots(ctx context.Context) {
 }
 
 // pairs returns the content of the tables by path, and their place in the log.
-func (t *Tree) pairs() (pairs []consulkv.Pair, at treelog.Position) {
+func (t *Tree) pairs() (pairs []kv.Pair, at treelog.Position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name, f := range t.folders {
 		for key, e := range f.rows.All() {
-			pairs = append(pairs, consulkv.Pair{Key: name + "/" + key, Value: e.Value, Index: e.Index})
+			pairs = append(pairs, kv.Pair{Key: name + "/" + key, Value: e.Value, Index: e.Index})
 		}
 	}
 	return pairs, t.at

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
@@ -22,9 +22,9 @@ import (
 )
 
 // largeTree fills the store with that many values.
-func largeTree(kv *fleettest.Memory, values int) {
+func largeTree(store *fleettest.Memory, values int) {
 	for i := range values {
-		kv.Put(fmt.Sprintf("%sa/%d", treePrefix, i), strings.Repeat(fmt.Sprint(i%10), 300))
+		store.Put(fmt.Sprintf("%sa/%d", treePrefix, i), strings.Repeat(fmt.Sprint(i%10), 300))
 	}
 }
 
@@ -55,14 +55,14 @@ func (r *treeReads) take() int {
 // later ones while the log reaches back to it.
 func TestManyHostsStartWithOneRead(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		largeTree(kv, 500)
+		store := fleettest.NewMemory()
+		largeTree(store, 500)
 		var reads treeReads
 		start := func(n int, of string) (hosts []*fleettest.Host) {
 			for i := range n {
 				name := fmt.Sprint(of, i)
-				kv.Client(name).Before(reads.count)
-				hosts = append(hosts, kv.Run(t, fleet.Options{Node: name, Folders: folders}, nil))
+				store.Client(name).Before(reads.count)
+				hosts = append(hosts, store.Run(t, fleet.Options{Node: name, Folders: folders}, nil))
 			}
 			for _, h := range hosts {
 				<-h.Folder("a").Ready()
@@ -76,7 +76,7 @@ func TestManyHostsStartWithOneRead(t *testing.T) {
 		}
 		expect.AtMost(t, time.Since(began), 5*time.Second, "ready after")
 		time.Sleep(time.Second)
-		wantSame(t, kv, hosts...)
+		wantSame(t, store, hosts...)
 
 		for i := range 50 { // changes, new keys and removals
 			e, _, _ := hosts[0].Folder("a").Get(fmt.Sprint(i))
@@ -89,7 +89,7 @@ func TestManyHostsStartWithOneRead(t *testing.T) {
 					t.Errorf("hosts read the tree %d times %d entries after the snapshot", n, 2*i)
 				}
 				synctest.Wait()
-				wantSame(t, kv, second...)
+				wantSame(t, store, second...)
 			}
 		}
 		third := start(3, "third")
@@ -97,7 +97,7 @@ func TestManyHostsStartWithOneRead(t *testing.T) {
 			t.Errorf("hosts read the tree %d times, further from the snapshot than the log reaches back", n)
 		}
 		time.Sleep(time.Second)
-		wantSame(t, kv, third...)
+		wantSame(t, store, third...)
 	})
 }
 
@@ -105,62 +105,64 @@ func TestManyHostsStartWithOneRead(t *testing.T) {
 // comes.
 func TestSnapshotThatCannotBeUsed(t *testing.T) {
 	const at = "ironvip/v2/snapshot/"
-	for name, spoil := range map[string]func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host){
-		"a part is missing":          func(_ *testing.T, kv *fleettest.Memory, _ *fleettest.Host) { kv.Delete(at + "parts/0") },
-		"a part is another one's":    func(_ *testing.T, kv *fleettest.Memory, _ *fleettest.Host) { kv.Put(at+"parts/0", "junk") },
-		"its description is missing": func(_ *testing.T, kv *fleettest.Memory, _ *fleettest.Host) { kv.Delete(at + "head") },
-		"its description is junk":    func(_ *testing.T, kv *fleettest.Memory, _ *fleettest.Host) { kv.Put(at+"head", "junk") },
-		"it has no parts": func(t *testing.T, kv *fleettest.Memory, _ *fleettest.Host) {
-			head, _ := kv.Get(at + "head")
-			kv.Put(at+"head", strings.Replace(head, `"parts":1`, `"parts":0`, 1))
+	for name, spoil := range map[string]func(t *testing.T, store *fleettest.Memory, one *fleettest.Host){
+		"a part is missing":          func(_ *testing.T, store *fleettest.Memory, _ *fleettest.Host) { store.Delete(at + "parts/0") },
+		"a part is another one's":    func(_ *testing.T, store *fleettest.Memory, _ *fleettest.Host) { store.Put(at+"parts/0", "junk") },
+		"its description is missing": func(_ *testing.T, store *fleettest.Memory, _ *fleettest.Host) { store.Delete(at + "head") },
+		"its description is junk":    func(_ *testing.T, store *fleettest.Memory, _ *fleettest.Host) { store.Put(at+"head", "junk") },
+		"it has no parts": func(t *testing.T, store *fleettest.Memory, _ *fleettest.Host) {
+			head, _ := store.Get(at + "head")
+			store.Put(at+"head", strings.Replace(head, `"parts":1`, `"parts":0`, 1))
 		},
-		"another format": func(t *testing.T, kv *fleettest.Memory, _ *fleettest.Host) {
-			head, _ := kv.Get(at + "head")
-			kv.Put(at+"head", strings.Replace(head, `"v":2`, `"v":1`, 1))
+		"another format": func(t *testing.T, store *fleettest.Memory, _ *fleettest.Host) {
+			head, _ := store.Get(at + "head")
+			store.Put(at+"head", strings.Replace(head, `"v":2`, `"v":1`, 1))
 		},
-		"the log is junk":    func(_ *testing.T, kv *fleettest.Memory, _ *fleettest.Host) { kv.Put("ironvip/v2/log/head", "junk") },
-		"the log is removed": func(_ *testing.T, kv *fleettest.Memory, _ *fleettest.Host) { kv.Delete("ironvip/v2/log/") },
-		"its writer is paused while it holds the lock": func(t *testing.T, kv *fleettest.Memory, _ *fleettest.Host) {
-			kv.Delete(at)
-			paused := kv.Client("paused")
+		"the log is junk": func(_ *testing.T, store *fleettest.Memory, _ *fleettest.Host) {
+			store.Put("ironvip/v2/log/head", "junk")
+		},
+		"the log is removed": func(_ *testing.T, store *fleettest.Memory, _ *fleettest.Host) { store.Delete("ironvip/v2/log/") },
+		"its writer is paused while it holds the lock": func(t *testing.T, store *fleettest.Memory, _ *fleettest.Host) {
+			store.Delete(at)
+			paused := store.Client("paused")
 			paused.Before(func(call fleettest.Call) error {
 				if call.Method == "List" && call.Key == treePrefix {
 					time.Sleep(time.Hour)
 				}
 				return nil
 			})
-			kv.Run(t, fleet.Options{Node: "paused", Folders: folders}, nil)
+			store.Run(t, fleet.Options{Node: "paused", Folders: folders}, nil)
 			time.Sleep(time.Second)
 		},
-		"its writer is gone and held the lock": func(t *testing.T, kv *fleettest.Memory, _ *fleettest.Host) {
-			kv.Delete(at)
-			gone := kv.Client("gone")
+		"its writer is gone and held the lock": func(t *testing.T, store *fleettest.Memory, _ *fleettest.Host) {
+			store.Delete(at)
+			gone := store.Client("gone")
 			gone.Before(func(call fleettest.Call) error {
 				if call.Method == "List" && call.Key == treePrefix {
 					gone.SetDown(true)
 				}
 				return nil
 			})
-			kv.Run(t, fleet.Options{Node: "gone", Folders: folders}, nil)
+			store.Run(t, fleet.Options{Node: "gone", Folders: folders}, nil)
 			time.Sleep(time.Second)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			withOne(t, 20, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+			withOne(t, 20, func(t *testing.T, store *fleettest.Memory, one *fleettest.Host) {
 				mustCommit(t, one, set("b", "x", "1", 0))
 				time.Sleep(time.Second)
-				spoil(t, kv, one)
+				spoil(t, store, one)
 				began := time.Now()
-				two, three := kv.Run(t, fleet.Options{Node: "two", Folders: folders}, nil), kv.Run(t, fleet.Options{Node: "three", Folders: folders}, nil)
+				two, three := store.Run(t, fleet.Options{Node: "two", Folders: folders}, nil), store.Run(t, fleet.Options{Node: "three", Folders: folders}, nil)
 				<-two.Folder("a").Ready()
 				<-three.Folder("a").Ready()
 				expect.AtMost(t, time.Since(began), 25*time.Second, "ready after")
 				time.Sleep(time.Second)
-				wantSame(t, kv, two, three)
+				wantSame(t, store, two, three)
 				e, _, _ := two.Folder("b").Get("x")
 				mustCommit(t, two, set("b", "x", "2", e.Index))
 				time.Sleep(time.Second)
-				wantSame(t, kv, two, three)
+				wantSame(t, store, two, three)
 			})
 		})
 	}
@@ -171,18 +173,18 @@ func TestSnapshotThatCannotBeUsed(t *testing.T) {
 func TestSnapshotOfAnotherPast(t *testing.T) {
 	for _, rebuilt := range []bool{false, true} {
 		t.Run(fmt.Sprintf("rebuilt %v", rebuilt), func(t *testing.T) {
-			withOne(t, 20, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+			withOne(t, 20, func(t *testing.T, store *fleettest.Memory, one *fleettest.Host) {
 				mustCommit(t, one, set("b", "x", "1", 0))
 				time.Sleep(time.Second)
-				backup := kv.Snapshot()
+				backup := store.Snapshot()
 				mustCommit(t, one, set("b", "lost", "1", 0))
 				time.Sleep(time.Second)
-				kv.Restore(backup, rebuilt)
+				store.Restore(backup, rebuilt)
 				time.Sleep(time.Minute)
 				mustCommit(t, one, set("b", "y", "1", 0))
-				two := kv.Start(t, "two", folders, nil)
+				two := store.Start(t, "two", folders, nil)
 				time.Sleep(time.Second)
-				wantSame(t, kv, one, two)
+				wantSame(t, store, one, two)
 			})
 		})
 	}
@@ -190,47 +192,47 @@ func TestSnapshotOfAnotherPast(t *testing.T) {
 
 // A host that starts from a snapshot compares its tables with the digests in the log after it.
 func TestStartComparesDigests(t *testing.T) {
-	withOne(t, 20, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+	withOne(t, 20, func(t *testing.T, store *fleettest.Memory, one *fleettest.Host) {
 		time.Sleep(6 * time.Minute)
-		kv.Put(treePrefix+"a/7", "by hand")
+		store.Put(treePrefix+"a/7", "by hand")
 		if err := one.Look(t.Context(), "a", "7"); err != nil { // so the leader's next search finds no change
 			t.Fatal(err)
 		}
 		mustCommit(t, one, set("b", "x", "1", 0))
 		time.Sleep(6 * time.Minute)
-		wantSame(t, kv, one)
-		two := kv.Start(t, "two", folders, nil)
+		wantSame(t, store, one)
+		two := store.Start(t, "two", folders, nil)
 		time.Sleep(time.Minute)
-		wantSame(t, kv, two)
+		wantSame(t, store, two)
 	})
 }
 
 // A leader that started from a snapshot soon finds what was removed by hand while no host ran.
 func TestStartAfterARemovalByHand(t *testing.T) {
-	withOne(t, 20, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+	withOne(t, 20, func(t *testing.T, store *fleettest.Memory, one *fleettest.Host) {
 		mustCommit(t, one, set("b", "x", "1", 0))
 		time.Sleep(time.Minute)
 		one.End()
-		kv.Delete(treePrefix + "a/7")
+		store.Delete(treePrefix + "a/7")
 		time.Sleep(20 * time.Minute)
-		kv.ExpireTombstones()
-		two, three := kv.Start(t, "two", folders, nil), kv.Start(t, "three", folders, nil)
+		store.ExpireTombstones()
+		two, three := store.Start(t, "two", folders, nil), store.Start(t, "three", folders, nil)
 		must.True(t, get(two, "a", "7") != "", "it doesn't use the snapshot")
 		time.Sleep(35 * time.Second)
-		wantSame(t, kv, two, three)
+		wantSame(t, store, two, three)
 	})
 }
 
 // A starting host reads the mark of the fleet itself, not that of the snapshot.
 func TestStartReadsTheMark(t *testing.T) {
-	withOne(t, 20, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+	withOne(t, 20, func(t *testing.T, store *fleettest.Memory, one *fleettest.Host) {
 		time.Sleep(time.Minute)
-		kv.Put(treePrefix+".fleet", `{"v":1,"fleet":"another"}`)
+		store.Put(treePrefix+".fleet", `{"v":1,"fleet":"another"}`)
 		mustCommit(t, one, set("b", "x", "1", 0))
-		two := kv.Start(t, "two", folders, nil)
+		two := store.Start(t, "two", folders, nil)
 		time.Sleep(time.Minute)
 		must.Succeed(t, two.Reread(t.Context()))
-		wantSame(t, kv, two)
+		wantSame(t, store, two)
 	})
 }
 
@@ -238,34 +240,34 @@ func TestStartReadsTheMark(t *testing.T) {
 func TestSnapshotThatShrinks(t *testing.T) {
 	const at = "ironvip/v2/snapshot/"
 	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
+		store := fleettest.NewMemory()
 		random := rand.NewChaCha8([32]byte{}) // can't be compressed
 		for i := range 200 {
 			value := make([]byte, 5000)
 			_, _ = random.Read(value)
-			kv.Put(fmt.Sprintf("%sa/%d", treePrefix, i), string(value))
+			store.Put(fmt.Sprintf("%sa/%d", treePrefix, i), string(value))
 		}
-		kv.Start(t, "one", folders, nil)
+		store.Start(t, "one", folders, nil)
 		time.Sleep(time.Second)
-		must.Equal(t, len(kv.Pairs(at+"parts/")), 4, "parts")
-		kv.Delete(treePrefix + "a/1")
-		kv.Delete(at + "head")
-		kv.Put(at+"parts/note", "not a part")
-		two := kv.Start(t, "two", folders, nil)
+		must.Equal(t, len(store.Pairs(at+"parts/")), 4, "parts")
+		store.Delete(treePrefix + "a/1")
+		store.Delete(at + "head")
+		store.Put(at+"parts/note", "not a part")
+		two := store.Start(t, "two", folders, nil)
 		time.Sleep(time.Second)
 		var left []string
-		for _, p := range kv.Pairs(at + "parts/") {
+		for _, p := range store.Pairs(at + "parts/") {
 			left = append(left, p.Key)
 		}
 		slices.Sort(left)
 		expect.SameList(t, left, []string{at + "parts/0", at + "parts/1", at + "parts/note"}, "parts")
-		kv.Client("three").Before(func(call fleettest.Call) error {
+		store.Client("three").Before(func(call fleettest.Call) error {
 			if call.Method == "List" && call.Key == treePrefix {
 				t.Error("the snapshot isn't used")
 			}
 			return nil
 		})
-		wantSame(t, kv, two, kv.Start(t, "three", folders, nil))
+		wantSame(t, store, two, store.Start(t, "three", folders, nil))
 	})
 }
 
@@ -273,15 +275,15 @@ func TestSnapshotThatShrinks(t *testing.T) {
 // answer.
 func TestSnapshotLockIsGivenBack(t *testing.T) {
 	const head = "ironvip/v2/snapshot/head"
-	for _, verb := range []consulkv.Verb{consulkv.Lock, consulkv.Unlock} {
+	for _, verb := range []kv.Verb{kv.Lock, kv.Unlock} {
 		t.Run(string(verb), func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				kv := fleettest.NewMemory()
-				largeTree(kv, 20)
-				kv.Start(t, "one", folders, nil)
+				store := fleettest.NewMemory()
+				largeTree(store, 20)
+				store.Start(t, "one", folders, nil)
 				time.Sleep(time.Minute)
-				kv.Put(head, "junk")
-				two := kv.Client("two")
+				store.Put(head, "junk")
+				two := store.Client("two")
 				var done atomic.Bool // the client's calls run at the same time
 				two.Before(func(call fleettest.Call) error {
 					if done.Load() || call.Method != "Txn" {
@@ -291,15 +293,15 @@ func TestSnapshotLockIsGivenBack(t *testing.T) {
 						return nil
 					}
 					done.Store(true)
-					if verb == consulkv.Unlock {
+					if verb == kv.Unlock {
 						return fleettest.ErrDown
 					}
 					two.LoseAnswers(1)
 					return nil
 				})
-				kv.Start(t, "two", folders, nil)
+				store.Start(t, "two", folders, nil)
 				time.Sleep(time.Minute)
-				p := kv.Pairs(head)
+				p := store.Pairs(head)
 				if len(p) != 1 || p[0].Session != "" || !strings.Contains(string(p[0].Value), `"parts":1`) || !done.Load() {
 					t.Errorf("%s, locked by %q; %v", p[0].Value, p[0].Session, done.Load())
 				}
@@ -312,22 +314,22 @@ func TestSnapshotLockIsGivenBack(t *testing.T) {
 func TestSnapshotWrittenMeanwhile(t *testing.T) {
 	const head = "ironvip/v2/snapshot/head"
 	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		largeTree(kv, 20)
-		kv.Start(t, "one", folders, nil)
+		store := fleettest.NewMemory()
+		largeTree(store, 20)
+		store.Start(t, "one", folders, nil)
 		time.Sleep(time.Minute)
-		written, _ := kv.Get(head)
-		kv.Delete(head)
+		written, _ := store.Get(head)
+		store.Delete(head)
 		var reads treeReads
-		kv.Client("two").Before(func(call fleettest.Call) error {
+		store.Client("two").Before(func(call fleettest.Call) error {
 			if call.Method == "Txn" && call.Ops[len(call.Ops)-1].Key == head {
-				kv.Put(head, written)
+				store.Put(head, written)
 			}
 			return reads.count(call)
 		})
-		two := kv.Start(t, "two", folders, nil)
+		two := store.Start(t, "two", folders, nil)
 		time.Sleep(time.Second)
-		wantSame(t, kv, two)
+		wantSame(t, store, two)
 		n := reads.take()
 		expect.Equal(t, n, 0, "the host has read the tree %d times", n)
 	})
@@ -368,25 +370,25 @@ func (c *calls) take() map[string]int {
 // another host does while it starts wakes a host, except for the snapshot that all wait for.
 func TestStartCosts(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		largeTree(kv, 100)
+		store := fleettest.NewMemory()
+		largeTree(store, 100)
 		reading, begun := make(chan struct{}), make(chan struct{})
-		kv.Client("first").Before(func(call fleettest.Call) error {
+		store.Client("first").Before(func(call fleettest.Call) error {
 			if call.Method == "List" && call.Key == treePrefix {
 				close(begun)
 				<-reading
 			}
 			return nil
 		})
-		kv.Run(t, fleet.Options{Node: "first", Folders: folders}, nil)
+		store.Run(t, fleet.Options{Node: "first", Folders: folders}, nil)
 		<-begun
 		synctest.Wait()
 		seen := map[string]*calls{}
 		var hosts []*fleettest.Host
 		start := func(name string) *fleettest.Host {
 			seen[name] = &calls{}
-			kv.Client(name).Before(seen[name].count)
-			return kv.Run(t, fleet.Options{Node: name, Identity: membership.Identity{ID: "id-" + name}, Folders: folders}, nil)
+			store.Client(name).Before(seen[name].count)
+			return store.Run(t, fleet.Options{Node: name, Identity: membership.Identity{ID: "id-" + name}, Folders: folders}, nil)
 		}
 		for i := range 20 {
 			hosts = append(hosts, start(fmt.Sprint("h", i)))
@@ -420,19 +422,19 @@ func TestStartCosts(t *testing.T) {
 		<-last.Folder("a").Ready()
 		synctest.Wait()
 		want("last", nil)
-		wantSame(t, kv, append(hosts, last)...)
+		wantSame(t, store, append(hosts, last)...)
 	})
 }
 
 // A host that starts from a snapshot learns what was written by hand since then from the leader's search.
 func TestStartAfterAWriteByHand(t *testing.T) {
-	withOne(t, 20, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+	withOne(t, 20, func(t *testing.T, store *fleettest.Memory, one *fleettest.Host) {
 		mustCommit(t, one, set("b", "x", "1", 0))
 		time.Sleep(time.Minute)
-		kv.Put(treePrefix+"a/7", "by hand")
-		kv.Delete(treePrefix + "a/8")
-		two := kv.Start(t, "two", folders, nil)
+		store.Put(treePrefix+"a/7", "by hand")
+		store.Delete(treePrefix + "a/8")
+		two := store.Start(t, "two", folders, nil)
 		time.Sleep(6 * time.Minute)
-		wantSame(t, kv, one, two)
+		wantSame(t, store, one, two)
 	})
 }

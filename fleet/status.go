@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/text"
@@ -34,7 +34,7 @@ func (t *Tree) FirstProblems(most int) (first []vip.Problem, all int) {
 }
 
 // Engine returns the words for the store.
-func (t *Tree) Engine() consulkv.Engine { return t.o.KV.Engine() }
+func (t *Tree) Engine() kv.Engine { return t.o.KV.Engine() }
 
 // Duplicate returns which other live host has this host's id or name, or nil.
 func (t *Tree) Duplicate() *membership.DuplicateNodeError { return t.status.Duplicate() }
@@ -46,7 +46,7 @@ func (t *Tree) Stale() string {
 }
 
 // StaleSince is Stale with the time since when, and with a hint if there is more to do than to
-// check Consul.
+// check the store.
 func (t *Tree) StaleSince() (why, advice string, since time.Time) { return t.status.Stale() }
 
 // StatusChanged returns a channel that is closed when Stale or Problems change. Every change
@@ -54,9 +54,9 @@ func (t *Tree) StaleSince() (why, advice string, since time.Time) { return t.sta
 func (t *Tree) StatusChanged() <-chan struct{} { return t.status.Changed() }
 
 // setStale reports that the tables may be old. The error may have a Hint method, for a hint other
-// than to check Consul.
+// than to check the store.
 func (t *Tree) setStale(err error) {
-	why := text.Clip(err.Error(), 1<<10) // Consul can choose a part of it
+	why := text.Clip(err.Error(), 1<<10) // the store can choose a part of it
 	advice, message := "", why
 	if hinted, is := errors.AsType[interface {
 		error

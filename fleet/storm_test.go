@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
 	"github.com/ironvip/ironvip/test/wait"
@@ -90,7 +90,7 @@ func (h *history) one(ctx context.Context, r *rand.Rand, name string, n int, tre
 // check follows each key's chain. Every acknowledged write replaced exactly the one that its writer
 // knew, and no two replaced the same one. The present value is the last of them, or a write with an
 // unknown outcome.
-func (h *history) check(t *testing.T, pairs []consulkv.Pair, prefix string) {
+func (h *history) check(t *testing.T, pairs []kv.Pair, prefix string) {
 	t.Helper()
 	there := map[string]string{}
 	for _, p := range pairs {
@@ -132,7 +132,7 @@ func (h *history) check(t *testing.T, pairs []consulkv.Pair, prefix string) {
 }
 
 // same checks that a tree has exactly the store's content.
-func same(tree *fleet.Tree, pairs []consulkv.Pair, prefix string) error {
+func same(tree *fleet.Tree, pairs []kv.Pair, prefix string) error {
 	n := 0
 	for _, p := range pairs {
 		path := strings.TrimPrefix(p.Key, prefix)
@@ -160,7 +160,7 @@ const treePrefix = "ironvip/v2/tree/"
 // storm runs three random writers on each tree while chaos causes faults. It then ends the faults
 // and checks that all trees equal the store, and that the histories of the keys have no gap and no
 // fork.
-func storm(t *testing.T, seed uint64, rounds int, trees []*fleet.Tree, store func() []consulkv.Pair, chaos func(context.Context, *rand.Rand), calm func()) {
+func storm(t *testing.T, seed uint64, rounds int, trees []*fleet.Tree, store func() []kv.Pair, chaos func(context.Context, *rand.Rand), calm func()) {
 	h := newHistory()
 	var writers, troubles sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
@@ -206,13 +206,13 @@ func TestStorm(t *testing.T) { stormInMemory(t, 1, 30) }
 
 // stormInMemory runs a storm with all kinds of faults, on the store in memory.
 func stormInMemory(t *testing.T, seed uint64, rounds int) {
-	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
+	withThree(t, func(t *testing.T, store *fleettest.Memory, hosts []*fleettest.Host) {
 		var trees []*fleet.Tree
 		for _, h := range hosts {
 			trees = append(trees, h.Tree)
 		}
-		storm(t, seed, rounds, trees, func() []consulkv.Pair { return kv.Pairs(treePrefix) },
-			func(ctx context.Context, r *rand.Rand) { trouble(ctx, r, kv, hosts) },
+		storm(t, seed, rounds, trees, func() []kv.Pair { return store.Pairs(treePrefix) },
+			func(ctx context.Context, r *rand.Rand) { trouble(ctx, r, store, hosts) },
 			func() {
 				for _, host := range hosts {
 					host.SetDown(false)
@@ -234,7 +234,7 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // trouble causes a fault for a while, and ends it.
-func trouble(ctx context.Context, r *rand.Rand, kv *fleettest.Memory, hosts []*fleettest.Host) {
+func trouble(ctx context.Context, r *rand.Rand, store *fleettest.Memory, hosts []*fleettest.Host) {
 	pause := func(d time.Duration) { pause(ctx, d) }
 	h := hosts[r.IntN(len(hosts))]
 	short := time.Duration(1+r.IntN(30)) * time.Millisecond
@@ -244,9 +244,9 @@ func trouble(ctx context.Context, r *rand.Rand, kv *fleettest.Memory, hosts []*f
 		pause(short)
 		h.SetDown(false)
 	case 1:
-		kv.SetDown(true)
+		store.SetDown(true)
 		pause(short / 3)
-		kv.SetDown(false)
+		store.SetDown(false)
 	case 2, 3:
 		h.LoseAnswers(1 + r.IntN(4))
 		pause(short)
@@ -255,7 +255,7 @@ func trouble(ctx context.Context, r *rand.Rand, kv *fleettest.Memory, hosts []*f
 		pause(short)
 		h.SetSlow(0)
 	case 5:
-		kv.ExpireSessions()
+		store.ExpireSessions()
 	case 6: // a reader so slow that the log is overwritten before it reads
 		h.Before(func(c fleettest.Call) error {
 			if c.Method == "List" {
@@ -278,10 +278,10 @@ func trouble(ctx context.Context, r *rand.Rand, kv *fleettest.Memory, hosts []*f
 		pause(short * 5)
 		h.SetBehind(false)
 	case 7: // a manual change of the log, or of the snapshot
-		if pairs := append(kv.Pairs("ironvip/v2/log/"), kv.Pairs("ironvip/v2/snapshot/")...); len(pairs) > 0 && r.IntN(4) == 0 {
-			kv.Delete(pairs[r.IntN(len(pairs))].Key)
+		if pairs := append(store.Pairs("ironvip/v2/log/"), store.Pairs("ironvip/v2/snapshot/")...); len(pairs) > 0 && r.IntN(4) == 0 {
+			store.Delete(pairs[r.IntN(len(pairs))].Key)
 		}
-		kv.Put("ironvip/v2/log/junk", fmt.Sprint(r.Int()))
+		store.Put("ironvip/v2/log/junk", fmt.Sprint(r.Int()))
 	}
 	pause(short)
 }

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/treelog"
 	"github.com/ironvip/ironvip/internal/backoff"
 )
@@ -21,12 +21,12 @@ const attempts = 3
 func (w *writer) transact(ctx context.Context, jobs []*job) (again []*job, err error) {
 	t := w.tree
 	x := w.prepare(jobs)
-	wait := consulkv.NewBackoff()
+	wait := kv.NewBackoff()
 	for attempt := 1; ; attempt++ {
 		again, err = w.attempt(ctx, x)
 		if errors.Is(err, ErrNoAnswer) {
 			// Waiting jobs fail without a timeout of their own. The follower corrects this if
-			// Consul does answer, so it must ask, even if it has just done so.
+			// The store does answer, so it must ask, even if it has just done so.
 			t.setStale(err)
 			t.mu.Lock()
 			t.interrupt()
@@ -51,7 +51,7 @@ func (w *writer) transact(ctx context.Context, jobs []*job) (again []*job, err e
 // transaction is a transaction in progress.
 type transaction struct {
 	jobs    []*job
-	ops     []consulkv.Op
+	ops     []kv.Op
 	of      []place          // by operation: its write
 	content treelog.Content  // of its entry
 	after   treelog.Position // in the log
@@ -65,9 +65,9 @@ type place struct{ job, write int } // job is -1 for the log's operations
 func (w *writer) prepare(jobs []*job) *transaction {
 	t := w.tree
 	x := &transaction{jobs: jobs}
-	var ops []consulkv.Op
+	var ops []kv.Op
 	var of []place
-	add := func(at place, op consulkv.Op) { ops, of = append(ops, op), append(of, at) }
+	add := func(at place, op kv.Op) { ops, of = append(ops, op), append(of, at) }
 	logged, withDigests := false, false
 	for i, j := range jobs {
 		j.indexes = make([]uint64, len(j.writes))
@@ -79,24 +79,24 @@ func (w *writer) prepare(jobs []*job) *transaction {
 		for k, write := range j.writes {
 			at, key := place{i, k}, t.keys.Tree+write.path()
 			if write.Check {
-				verb := consulkv.CheckIndex
+				verb := kv.CheckIndex
 				if write.Index == 0 {
-					verb = consulkv.CheckGone
+					verb = kv.CheckGone
 				}
-				add(at, consulkv.Op{Verb: verb, Key: key, Index: write.Index})
+				add(at, kv.Op{Verb: verb, Key: key, Index: write.Index})
 				continue
 			}
 			if write.Value == nil {
 				// Consul accepts the removal of a key that doesn't exist.
-				add(at, consulkv.Op{Verb: consulkv.CheckIndex, Key: key, Index: write.Index})
-				add(at, consulkv.Op{Verb: consulkv.DeleteCas, Key: key, Index: write.Index})
+				add(at, kv.Op{Verb: kv.CheckIndex, Key: key, Index: write.Index})
+				add(at, kv.Op{Verb: kv.DeleteCas, Key: key, Index: write.Index})
 			} else if e, _, ok := t.folders[write.Folder].rows.Get(write.Key); ok && e.Index == write.Index && bytes.Equal(e.Value, write.Value) {
 				// Consul keeps the index of a value that is written again unchanged.
-				add(at, consulkv.Op{Verb: consulkv.CheckIndex, Key: key, Index: write.Index})
+				add(at, kv.Op{Verb: kv.CheckIndex, Key: key, Index: write.Index})
 				j.indexes[k] = write.Index
 				continue
 			} else {
-				add(at, consulkv.Op{Verb: consulkv.Cas, Key: key, Index: write.Index, Value: write.Value})
+				add(at, kv.Op{Verb: kv.Cas, Key: key, Index: write.Index, Value: write.Value})
 			}
 			x.content.Changes = append(x.content.Changes, treelog.Change{Path: write.path(), Value: write.Value})
 		}
@@ -126,8 +126,8 @@ func (w *writer) appendTo(x *transaction, after treelog.Position) {
 	x.after = after
 	x.entry = treelog.Position{Seq: after.Seq + 1, ID: w.id + "-" + strconv.FormatUint(w.number, 10)}
 	head, whole := treelog.Encode(t.o.Node, x.entry.ID, after, x.content)
-	x.ops = append(x.ops, consulkv.Op{Verb: consulkv.Cas, Key: t.keys.Head, Index: after.Index, Value: head},
-		consulkv.Op{Verb: consulkv.Set, Key: t.keys.Slot(x.entry.Seq), Value: whole})
+	x.ops = append(x.ops, kv.Op{Verb: kv.Cas, Key: t.keys.Head, Index: after.Index, Value: head},
+		kv.Op{Verb: kv.Set, Key: t.keys.Slot(x.entry.Seq), Value: whole})
 }
 
 // attempt sends the transaction, and applies its outcome.
@@ -137,7 +137,7 @@ func (w *writer) attempt(ctx context.Context, x *transaction) (again []*job, err
 		return nil, err
 	}
 	defer t.reading.give()
-	call, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	call, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
 	x.sent++
 	w.collided = false
@@ -199,6 +199,6 @@ const (
 )
 
 // refuses reports whether an operation failed.
-func refuses(out consulkv.Outcome, op int) bool {
-	return slices.ContainsFunc(out.Refused, func(r consulkv.Refusal) bool { return r.Op == op })
+func refuses(out kv.Outcome, op int) bool {
+	return slices.ContainsFunc(out.Refused, func(r kv.Refusal) bool { return r.Op == op })
 }

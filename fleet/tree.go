@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/fleet/treekv"
 	"github.com/ironvip/ironvip/fleet/treelog"
@@ -24,19 +24,19 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// DefaultPrefix is where the tree is in Consul's KV store.
+// DefaultPrefix is where the tree is in the store.
 const DefaultPrefix = "ironvip"
 
 // Options are what a Tree needs.
 type Options struct {
-	KV    consulkv.Store
+	KV    kv.Store
 	Clock *table.Clock
 	Node  string // this host's name, unique in the fleet
 	// Identity distinguishes this host whatever its name. New replaces the zero Identity.
 	Identity membership.Identity
-	Prefix   string       // in Consul's KV store, without slashes at its ends; "" is DefaultPrefix
+	Prefix   string       // in the store, without slashes at its ends; "" is DefaultPrefix
 	Folders  []string     // all folders
-	Cache    *store.DB    // where the last known tree is kept for a start without Consul; nil: nowhere
+	Cache    *store.DB    // where the last known tree is kept for a start without the store; nil: nowhere
 	Events   *event.Log   // nil drops them
 	Log      *slog.Logger // nil discards
 }
@@ -49,15 +49,15 @@ type Tree struct {
 
 	o              Options
 	log            *slog.Logger
-	kv             treekv.Store
+	store          treekv.Store
 	keys           treekv.Keys // of kv
 	snapshotWriter treekv.SnapshotWriter
 	folders        map[string]*folder
 	status         *treestatus.Status
 	cache          cache
 	writer         *writer
-	grace          *time.Timer    // starts the tree from the cache
-	trust          consulkv.Trust // for blocking queries
+	grace          *time.Timer // starts the tree from the cache
+	trust          kv.Trust    // for blocking queries
 
 	// reading is held by a full read that replaces the tables, and by the writer from sending a
 	// transaction until its outcome is in the tables. Otherwise the full read could undo what
@@ -74,7 +74,7 @@ type Tree struct {
 	loaded    bool               // the folders are ready
 	prevented bool               // they must not become so from the cache
 	held      context.CancelFunc // ends the follower's blocking query; nil if there is none
-	asked     bool               // Consul is to be asked, instead of waiting for a change
+	asked     bool               // the store is to be asked, instead of waiting for a change
 	lastKick  time.Time
 	rereads   []chan error // callers of Reread that wait
 
@@ -114,7 +114,7 @@ func New(o Options) *Tree {
 		o:         o,
 		log:       o.Log,
 		keys:      keys,
-		kv:        treekv.Store{KV: o.KV, Keys: keys},
+		store:     treekv.Store{KV: o.KV, Keys: keys},
 		folders:   map[string]*folder{},
 		status:    treestatus.New(),
 		kicks:     wake.New(),
@@ -127,7 +127,7 @@ func New(o Options) *Tree {
 		Keys:  membership.Keys{Hosts: t.keys.Hosts, Nodes: t.keys.Nodes, Leader: t.keys.Leader, Head: t.keys.Head},
 		Retry: t.kicks, Hold: t.hold, Stale: t.setStale, Duplicate: t.status.SetDuplicate, Reached: t.reachedIndex, Wake: t.wake,
 	})
-	t.snapshotWriter = treekv.SnapshotWriter{Store: t.kv, Session: t.Session, Node: o.Node, Log: o.Log}
+	t.snapshotWriter = treekv.SnapshotWriter{Store: t.store, Session: t.Session, Node: o.Node, Log: o.Log}
 	t.writer = newWriter(t)
 	t.follower = follower{tree: t, pace: rate.NewLimiter(rate.Every(minPause), burst)}
 	t.known.index = map[string]uint64{}
@@ -140,8 +140,8 @@ func New(o Options) *Tree {
 	return t
 }
 
-// Run keeps the tree in step with Consul until the context ends, gives back what the host
-// holds in Consul, and returns the context's error. It returns a *membership.DuplicateNodeError when
+// Run keeps the tree in step with the store until the context ends, gives back what the host
+// holds in the store, and returns the context's error. It returns a *membership.DuplicateNodeError when
 // another live host has this host's id or name, and this one has not begun: the folders are not
 // ready then, and nothing was written. It is called once.
 func (t *Tree) Run(ctx context.Context) error {
@@ -168,7 +168,7 @@ func (t *Tree) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Nodes reads the fleet's nodes from Consul, sorted by name. Invalid rows are left out.
+// Nodes reads the fleet's nodes from the store, sorted by name. Invalid rows are left out.
 func (t *Tree) Nodes(ctx context.Context) ([]membership.Node, error) {
 	nodes, err := t.Member.Nodes(ctx)
 	if err != nil {
@@ -177,7 +177,7 @@ func (t *Tree) Nodes(ctx context.Context) ([]membership.Node, error) {
 	return nodes, nil
 }
 
-// Folder returns a folder's entries. It is ready once they have been read from Consul, or, if
+// Folder returns a folder's entries. It is ready once they have been read from the store, or, if
 // Consul isn't available for GracePeriod, from the cache.
 func (t *Tree) Folder(name string) table.Reader[string, Entry] { return t.folders[name].rows }
 

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/fleettest"
@@ -32,24 +32,24 @@ var folders = []string{"a", "b"}
 func withOne(t *testing.T, values int, test func(*testing.T, *fleettest.Memory, *fleettest.Host)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		largeTree(kv, values)
-		test(t, kv, kv.Start(t, "one", folders, nil))
+		store := fleettest.NewMemory()
+		largeTree(store, values)
+		test(t, store, store.Start(t, "one", folders, nil))
 	})
 }
 
-func withTwo(t *testing.T, test func(t *testing.T, kv *fleettest.Memory, one, two *fleettest.Host)) {
+func withTwo(t *testing.T, test func(t *testing.T, store *fleettest.Memory, one, two *fleettest.Host)) {
 	t.Helper()
-	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
-		test(t, kv, one, kv.Start(t, "two", folders, nil))
+	withOne(t, 0, func(t *testing.T, store *fleettest.Memory, one *fleettest.Host) {
+		test(t, store, one, store.Start(t, "two", folders, nil))
 	})
 }
 
 func withThree(t *testing.T, test func(*testing.T, *fleettest.Memory, []*fleettest.Host)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		test(t, kv, startThree(t, kv))
+		store := fleettest.NewMemory()
+		test(t, store, startThree(t, store))
 	})
 }
 
@@ -80,8 +80,8 @@ func get(h *fleettest.Host, folder, key string) string {
 }
 
 func TestCommitIsSeenHereAndThere(t *testing.T) {
-	kv := fleettest.NewMemory()
-	one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
+	store := fleettest.NewMemory()
+	one, two := store.Start(t, "one", folders, nil), store.Start(t, "two", folders, nil)
 	b := mustCommit(t, one, set("a", "x", "1", 0), set("b", "y", "2", 0))
 	got := get(one, "a", "x") + get(one, "b", "y")
 	expect.Equal(t, got, "12", "the writer has %q when Commit returns", got)
@@ -96,7 +96,7 @@ func TestCommitIsSeenHereAndThere(t *testing.T) {
 		t.Errorf("indexes %v became %v", b.Indexes, again.Indexes)
 	}
 	wait.Until(t, "the other has the change", func() bool { return get(two, "b", "y") == "3" })
-	wantSame(t, kv, one, two)
+	wantSame(t, store, one, two)
 	mustCommit(t, one, set("a", "x", "1", b.Indexes[0]))
 	mustCommit(t, two, fleet.Write{Folder: "a", Key: "x", Index: e.Index})
 	expect.Equal(t, get(two, "a", "x"), "", "after its removal")
@@ -106,8 +106,8 @@ func TestCommitIsSeenHereAndThere(t *testing.T) {
 // A condition changes nothing. If it isn't met, nothing of its batch happens, and the conflict
 // names it.
 func TestConditions(t *testing.T) {
-	kv := fleettest.NewMemory()
-	one := kv.Start(t, "one", folders, nil)
+	store := fleettest.NewMemory()
+	one := store.Start(t, "one", folders, nil)
 	x := mustCommit(t, one, set("a", "x", "1", 0)).Indexes[0]
 	is := func(key string, index uint64) fleet.Write {
 		return fleet.Write{Folder: "a", Key: key, Index: index, Check: true}
@@ -130,8 +130,8 @@ func TestConditions(t *testing.T) {
 }
 
 func TestConflictNamesWritesAndShowsWhatIsThere(t *testing.T) {
-	kv := fleettest.NewMemory()
-	one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
+	store := fleettest.NewMemory()
+	one, two := store.Start(t, "one", folders, nil), store.Start(t, "two", folders, nil)
 	b := mustCommit(t, one, set("a", "x", "1", 0))
 	wait.Until(t, "seen", func() bool { return get(two, "a", "x") == "1" })
 	two.Before(func(c fleettest.Call) error { // two receives no further changes by itself
@@ -153,14 +153,14 @@ func TestConflictNamesWritesAndShowsWhatIsThere(t *testing.T) {
 			t.Errorf("%s: %v", name, batches[0].Err)
 		}
 		expect.Succeed(t, batches[1].Err, "%s: the batch beside it", name)
-		_, there := kv.Get("ironvip/v2/tree/b/" + name)
+		_, there := store.Get("ironvip/v2/tree/b/" + name)
 		expect.False(t, there, "%s: half of the batch has happened", name)
 	}
 }
 
 // A write that expects an older version than this host knows is refused without asking Consul.
 func TestOutdatedWritesCostNothing(t *testing.T) {
-	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+	withOne(t, 0, func(t *testing.T, store *fleettest.Memory, one *fleettest.Host) {
 		old := mustCommit(t, one, set("a", "k", "1", 0)).Indexes[0]
 		now := mustCommit(t, one, set("a", "k", "2", old)).Indexes[0]
 		time.Sleep(time.Second) // fake time: the host reads its own writes
@@ -187,9 +187,9 @@ func TestOutdatedWritesCostNothing(t *testing.T) {
 }
 
 func TestUnavailable(t *testing.T) {
-	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+	withOne(t, 0, func(t *testing.T, store *fleettest.Memory, one *fleettest.Host) {
 		mustCommit(t, one, set("a", "x", "1", 0))
-		kv.SetDown(true)
+		store.SetDown(true)
 		wait.Until(t, "stale", func() bool { return one.Stale() != "" })
 		err := one.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "y", "1", 0)}}})
 		expect.Is(t, err, fleet.ErrUnavailable, "commit")
@@ -197,14 +197,14 @@ func TestUnavailable(t *testing.T) {
 		if _, err := one.Nodes(t.Context()); !errors.Is(err, fleet.ErrUnavailable) {
 			t.Errorf("nodes: %v", err)
 		}
-		kv.SetDown(false)
+		store.SetDown(false)
 		wait.Until(t, "fresh", func() bool { return one.Stale() == "" })
 		mustCommit(t, one, set("a", "y", "1", 0))
 	})
 }
 
 func TestAnswerLost(t *testing.T) {
-	withTwo(t, func(t *testing.T, kv *fleettest.Memory, one, two *fleettest.Host) {
+	withTwo(t, func(t *testing.T, store *fleettest.Memory, one, two *fleettest.Host) {
 		one.LoseAnswers(2)
 		b := mustCommit(t, one, set("a", "x", "1", 0))
 		if get(one, "a", "x") != "1" || b.Indexes[0] == 0 {
@@ -225,14 +225,14 @@ func TestAnswerLost(t *testing.T) {
 }
 
 func TestManyBatchesArePacked(t *testing.T) {
-	withTwo(t, func(t *testing.T, kv *fleettest.Memory, one, two *fleettest.Host) {
+	withTwo(t, func(t *testing.T, store *fleettest.Memory, one, two *fleettest.Host) {
 		batches := make([]*fleet.Batch, 1000)
 		for i := range batches {
 			batches[i] = &fleet.Batch{Writes: []fleet.Write{set("a", fmt.Sprint(i), "v", 0)}}
 		}
 		var sent atomic.Int32 // the host's session has its own transactions
 		one.Before(func(c fleettest.Call) error {
-			if slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return strings.HasPrefix(op.Key, treePrefix) }) {
+			if slices.ContainsFunc(c.Ops, func(op kv.Op) bool { return strings.HasPrefix(op.Key, treePrefix) }) {
 				sent.Add(1)
 			}
 			return nil
@@ -251,8 +251,8 @@ func TestManyBatchesArePacked(t *testing.T) {
 }
 
 func TestCommitHonoursContext(t *testing.T) {
-	kv := fleettest.NewMemory()
-	one := kv.Start(t, "one", folders, nil)
+	store := fleettest.NewMemory()
+	one := store.Start(t, "one", folders, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	one.Before(func(c fleettest.Call) error {
 		if c.Method == "Txn" {
@@ -268,7 +268,7 @@ func TestCommitHonoursContext(t *testing.T) {
 // Two callers write one key: the second one's conflict is reported when the conflicting value is in
 // the tables.
 func TestCallersOfOneKeyGoOneAfterTheOther(t *testing.T) {
-	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+	withOne(t, 0, func(t *testing.T, store *fleettest.Memory, one *fleettest.Host) {
 		hold, sent := make(chan struct{}), make(chan struct{})
 		first := sync.OnceFunc(func() { close(sent) })
 		one.Before(func(c fleettest.Call) error {
@@ -311,8 +311,8 @@ func TestCallersOfOneKeyGoOneAfterTheOther(t *testing.T) {
 }
 
 func TestBadBatches(t *testing.T) {
-	kv := fleettest.NewMemory()
-	one := kv.Start(t, "one", folders, nil)
+	store := fleettest.NewMemory()
+	one := store.Start(t, "one", folders, nil)
 	var many, gone []fleet.Write
 	for i := range fleet.MaxBatch + 1 {
 		many = append(many, set("a", fmt.Sprint(i), "", 0))

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 )
 
 // A writer that is slower than the others would lose every collision: the head has moved on before
@@ -29,11 +29,11 @@ type turn struct {
 }
 
 // turnCondition is the operation of a transaction on the turn.
-func (w *writer) turnCondition() consulkv.Op {
+func (w *writer) turnCondition() kv.Op {
 	if w.turn.own != 0 {
-		return consulkv.Op{Verb: consulkv.DeleteCas, Key: w.tree.keys.Turn, Index: w.turn.own}
+		return kv.Op{Verb: kv.DeleteCas, Key: w.tree.keys.Turn, Index: w.turn.own}
 	}
-	return consulkv.Op{Verb: consulkv.CheckGone, Key: w.tree.keys.Turn}
+	return kv.Op{Verb: kv.CheckGone, Key: w.tree.keys.Turn}
 }
 
 // collide counts a collision. After many, it takes the turn, or ends that of another writer that
@@ -44,9 +44,9 @@ func (w *writer) collide(ctx context.Context) (taken bool) {
 	if turn.collisions++; turn.collisions < turnAfter {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
-	out, err := t.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Cas, Key: t.keys.Turn, Value: []byte(w.id)}})
+	out, err := t.o.KV.Txn(ctx, []kv.Op{{Verb: kv.Cas, Key: t.keys.Turn, Value: []byte(w.id)}})
 	switch {
 	case err != nil:
 		turn.since = time.Time{} // look whether it is taken
@@ -63,7 +63,7 @@ func (w *writer) collide(ctx context.Context) (taken bool) {
 // is one that it took without an answer.
 func (w *writer) endOtherTurn(ctx context.Context) {
 	t, turn := w.tree, &w.turn
-	pair, _, err := t.o.KV.Get(ctx, t.keys.Turn, consulkv.Query{Consistent: true})
+	pair, _, err := t.o.KV.Get(ctx, t.keys.Turn, kv.Query{Consistent: true})
 	switch {
 	case err != nil || pair == nil:
 		turn.since = time.Time{}
@@ -72,7 +72,7 @@ func (w *writer) endOtherTurn(ctx context.Context) {
 	case turn.since.IsZero() || pair.Index != turn.other:
 		turn.other, turn.since = pair.Index, time.Now()
 	default:
-		_, _ = t.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.DeleteCas, Key: t.keys.Turn, Index: pair.Index}})
+		_, _ = t.o.KV.Txn(ctx, []kv.Op{{Verb: kv.DeleteCas, Key: t.keys.Turn, Index: pair.Index}})
 		turn.since = time.Time{}
 	}
 }
@@ -84,7 +84,7 @@ func (w *writer) endTurn(ctx context.Context, removed bool) {
 	if w.turn = (turn{}); own == 0 || removed {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
-	_, _ = w.tree.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.DeleteCas, Key: w.tree.keys.Turn, Index: own}})
+	_, _ = w.tree.o.KV.Txn(ctx, []kv.Op{{Verb: kv.DeleteCas, Key: w.tree.keys.Turn, Index: own}})
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/treelog"
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/wake"
@@ -92,7 +92,7 @@ func (w *writer) refuseOutdated(waiting []*job) []*job {
 
 func (w *writer) run(ctx context.Context) {
 	defer func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), consulkv.EndTimeout)
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), kv.EndTimeout)
 		defer cancel()
 		w.endTurn(end, false)
 	}()

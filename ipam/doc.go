@@ -8,7 +8,7 @@
 //	pool        pools less what they must keep clear of, and their problems
 //	plan        from leases, pools and services to the ops that grant or release something
 //	allocator   the one who assigns: it commits plans, and acts at deadlines
-//	boltstore, memstore, consulstore  stores
+//	boltstore, memstore, fleetstore  stores
 //
 // Files:
 //

@@ -37,7 +37,7 @@ type LeaseChange struct {
 	Lease    *Lease // nil: removed. It is shared; nobody may change it
 }
 
-// Store keeps leases durably: boltstore on one host's disk, consulstore for a fleet. Every Store
+// Store keeps leases durably: boltstore on one host's disk, fleetstore for a fleet. Every Store
 // passes the suite storetest.
 type Store interface {
 	// Commit tries every op, each alone, and sets its Err; ops with a nil Err are durable when it

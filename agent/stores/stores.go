@@ -22,8 +22,9 @@ import (
 	"github.com/ironvip/ironvip/api/tokens"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
-	"github.com/ironvip/ironvip/fleet/etcdkv"
+	"github.com/ironvip/ironvip/fleet/consul"
+	"github.com/ironvip/ironvip/fleet/etcd"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/fleet/roster"
@@ -34,7 +35,7 @@ import (
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/ipam/boltstore"
-	"github.com/ironvip/ironvip/ipam/consulstore"
+	"github.com/ironvip/ironvip/ipam/fleetstore"
 	"github.com/ironvip/ironvip/pipeline/overrides"
 	"github.com/ironvip/ironvip/sources/rest"
 )
@@ -133,16 +134,16 @@ func openFleet(cfg *configs.Config, db *store.DB, o Options) (*Stores, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w\nhint: give this host a new one: ironvip node new-id", err)
 	}
-	kv, closeKV, err := openKV(cfg)
+	client, closeKV, err := openKV(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("the store %s: %w", cfg.IPAM.Store, err)
 	}
-	tree := fleet.New(fleet.Options{KV: kv, Clock: o.Clock, Node: cfg.Node.Name, Identity: identity, Prefix: cfg.FleetPrefix(), Cache: db, Events: o.Events, Log: o.Log,
-		Folders: slices.Concat(consulstore.Folders(), roster.Folders(), []string{rest.Folder, overrides.Folder, share.Folder, nodes.Folder, tokens.Folder})})
+	tree := fleet.New(fleet.Options{KV: client, Clock: o.Clock, Node: cfg.Node.Name, Identity: identity, Prefix: cfg.FleetPrefix(), Cache: db, Events: o.Events, Log: o.Log,
+		Folders: slices.Concat(fleetstore.Folders(), roster.Folders(), []string{rest.Folder, overrides.Folder, share.Folder, nodes.Folder, tokens.Folder})})
 	s := &Stores{Config: cfg, DB: db, o: o, ended: make(chan struct{}),
 		Tree: tree, Announce: nodes.Shared(tree), Tokens: registry.NewShared(tree, tokens.Folder, tokens.Check), Verdicts: share.Verdicts(tree)}
 	s.Roster = roster.New(tree, cfg.Node.Name, roster.Member{NoProbes: cfg.Dataplane.Role == configs.RoleRealServer, Format: roster.NewestFormat}, o.Log)
-	s.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree), Node: cfg.Node.Name}
+	s.Stores = snapshot.Stores{Leases: fleetstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree), Node: cfg.Node.Name}
 	if s.Pending, err = registry.NewJournal(s.States, store.NewBucket[overrides.Override](db, "pending states")); err != nil {
 		closeKV()
 		return nil, fmt.Errorf("restore backend states that wait for the fleet's store: %w", err)
@@ -163,10 +164,10 @@ func openFleet(cfg *configs.Config, db *store.DB, o Options) (*Stores, error) {
 }
 
 // openKV opens the store that a configuration names.
-func openKV(cfg *configs.Config) (kv consulkv.Store, end func(), err error) {
+func openKV(cfg *configs.Config) (opened kv.Store, end func(), err error) {
 	if cfg.IPAM.Store == configs.StoreEtcd {
 		e := &cfg.Etcd
-		o := etcdkv.Config{Endpoints: e.Endpoints, Username: e.Username}
+		o := etcd.Config{Endpoints: e.Endpoints, Username: e.Username}
 		if e.UsesTLS() {
 			if o.TLS, err = e.TLS().Config(e.ServerName); err != nil {
 				return nil, nil, err
@@ -185,14 +186,14 @@ func openKV(cfg *configs.Config) (kv consulkv.Store, end func(), err error) {
 				return nil, nil, fmt.Errorf("etcd.password_file: %s is empty", path)
 			}
 		}
-		client := etcdkv.New(o)
+		client := etcd.New(o)
 		return client, client.Close, nil
 	}
 	server, err := cfg.Consul.Resolved()
 	if err != nil {
 		return nil, nil, fmt.Errorf("consul.token_file: %w", err)
 	}
-	client, err := consulkv.New(server)
+	client, err := consul.New(server)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/ipam/consulstore"
+	"github.com/ironvip/ironvip/ipam/fleetstore"
 	"github.com/ironvip/ironvip/pipeline/overrides"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -26,8 +26,8 @@ const tree = "ironvip/v2/tree/"
 // fleetStores returns the stores of a host of a fleet.
 func fleetStores(t *testing.T, m *fleettest.Memory) Stores {
 	s := Stores{Node: "lb9"}
-	m.Start(t, "lb9", append(consulstore.Folders(), rest.Folder, overrides.Folder), func(tree *fleet.Tree) {
-		s.Leases, s.Services, s.States = consulstore.New(tree), rest.Shared(tree), overrides.Shared(tree)
+	m.Start(t, "lb9", append(fleetstore.Folders(), rest.Folder, overrides.Folder), func(tree *fleet.Tree) {
+		s.Leases, s.Services, s.States = fleetstore.New(tree), rest.Shared(tree), overrides.Shared(tree)
 	})
 	return s
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -54,9 +54,9 @@ func (m *Member) duplicate(ctx context.Context, held *heldError) *DuplicateNodeE
 		}
 		e.hint += ", systemctl start ironvip"
 	} else {
-		ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+		ctx, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 		defer cancel()
-		rows, _, _ := m.o.KV.List(ctx, m.o.Keys.Hosts, consulkv.Query{}) // without them, the session names it
+		rows, _, _ := m.o.KV.List(ctx, m.o.Keys.Hosts, kv.Query{}) // without them, the session names it
 		for _, p := range rows {
 			if p.Session == held.pair.Session {
 				_ = json.Unmarshal(p.Value, &row)

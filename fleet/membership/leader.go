@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
 )
@@ -19,7 +19,7 @@ func (m *Member) Mine() bool {
 	return m.session.mine()
 }
 
-// Elected returns the leader's node name, or "" if there is none. While Consul can't be asked, it is
+// Elected returns the leader's node name, or "" if there is none. While the store can't be asked, it is
 // the last one known.
 func (m *Member) Elected() string {
 	m.session.mu.Lock()
@@ -38,16 +38,16 @@ type leaderValue struct {
 
 // watchLeader follows who holds the leader's key.
 func (m *Member) watchLeader(ctx context.Context) {
-	wait := consulkv.NewBackoff()
+	wait := kv.NewBackoff()
 	var after uint64
 	for ctx.Err() == nil {
-		var q consulkv.Query
+		var q kv.Query
 		held, cancel := context.WithCancel(ctx)
 		if after > 0 {
 			m.session.setHeld(cancel) // before the trust is read: it may change
-			q = consulkv.Query{After: after, Wait: consulkv.HeldFor, Stale: m.o.Trust.Any()}
+			q = kv.Query{After: after, Wait: kv.HeldFor, Stale: m.o.Trust.Any()}
 		}
-		pair, index, early, err := consulkv.Watch(held, m.o.KV, m.o.Keys.Leader, q)
+		pair, index, early, err := kv.Watch(held, m.o.KV, m.o.Keys.Leader, q)
 		m.session.setHeld(nil)
 		ended := held.Err() != nil
 		cancel()
@@ -127,9 +127,9 @@ func (m *Member) lockLeader(ctx context.Context, session string, hosts int) (ind
 	if err != nil {
 		panic("fleet: leader: " + err.Error()) // a string and a number
 	}
-	call, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	call, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
-	out, err := m.o.KV.Txn(call, []consulkv.Op{{Verb: consulkv.Lock, Key: m.o.Keys.Leader, Value: value, Session: session}})
+	out, err := m.o.KV.Txn(call, []kv.Op{{Verb: kv.Lock, Key: m.o.Keys.Leader, Value: value, Session: session}})
 	m.session.own[session] = err != nil || len(out.Refused) == 0
 	if err != nil || len(out.Refused) > 0 {
 		return 0

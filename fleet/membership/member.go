@@ -1,4 +1,4 @@
-// Package membership makes this host a member of its fleet: it keeps a session in Consul that holds
+// Package membership makes this host a member of its fleet: it keeps a session in the store that holds
 // the locks on the host's id and on its node name, publishes the host's row, lists those of the
 // other hosts, and takes part in the election of the leader.
 //
@@ -19,15 +19,15 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // Options are what a Member needs.
 type Options struct {
-	KV    consulkv.Store
-	Trust *consulkv.Trust
+	KV    kv.Store
+	Trust *kv.Trust
 	Keys  Keys
 	Node  string // this host's name, unique in the fleet
 	// Identity distinguishes this host whatever its name. New replaces the zero Identity.
@@ -47,13 +47,13 @@ type Options struct {
 	Stale func(err error)
 	// Duplicate receives the live host with this host's id or name, or nil once there is none.
 	Duplicate func(*DuplicateNodeError)
-	// Reached returns the highest of Consul's indexes that the copy has reached.
+	// Reached returns the highest of the store's indexes that the copy has reached.
 	Reached func() uint64
-	// Wake makes the copy ask Consul instead of waiting for a change, also if it doesn't wait yet.
+	// Wake makes the copy ask the store instead of waiting for a change, also if it doesn't wait yet.
 	Wake func()
 }
 
-// Keys are the keys in Consul that a Member uses.
+// Keys are the keys in the store that a Member uses.
 type Keys struct {
 	Hosts  string // the prefix of the locks on hosts' ids
 	Nodes  string // and of the locks on node names, which have the nodes' rows
@@ -99,7 +99,7 @@ func (m *Member) Run(ctx context.Context) error {
 // Joined returns a channel that is closed once the host has held its locks.
 func (m *Member) Joined() <-chan struct{} { return m.joined }
 
-// JoinedAt returns the index of Consul at which the host has first held its locks. Joined is closed.
+// JoinedAt returns the index of the store at which the host has first held its locks. Joined is closed.
 func (m *Member) JoinedAt() uint64 { return m.joinedAt }
 
 func (m *Member) hasJoined() bool {

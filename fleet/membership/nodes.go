@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 )
 
 // Node is one host of the fleet. Each host publishes its own when its version, dataplane or number of
@@ -26,7 +26,7 @@ type Node struct {
 	Since     int64  `json:"since"`    // when the agent started, Unix milliseconds
 
 	// The member sets these.
-	Index   uint64 `json:"index"`   // the highest of Consul's indexes that the host has reached
+	Index   uint64 `json:"index"`   // the highest of the store's indexes that the host has reached
 	Updated int64  `json:"updated"` // when it published this, Unix milliseconds of its own clock
 	Elected bool   `json:"-"`
 }
@@ -40,15 +40,15 @@ func (m *Member) SetNode(of func() Node) {
 	m.session.info = of
 }
 
-// Nodes reads the fleet's nodes from Consul, sorted by name. Invalid rows are left out.
+// Nodes reads the fleet's nodes from the store, sorted by name. Invalid rows are left out.
 func (m *Member) Nodes(ctx context.Context) ([]Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
-	pairs, _, err := m.o.KV.List(ctx, m.o.Keys.Nodes, consulkv.Query{})
+	pairs, _, err := m.o.KV.List(ctx, m.o.Keys.Nodes, kv.Query{})
 	if err != nil {
 		return nil, err
 	}
-	leader, _, err := m.o.KV.Get(ctx, m.o.Keys.Leader, consulkv.Query{})
+	leader, _, err := m.o.KV.Get(ctx, m.o.Keys.Leader, kv.Query{})
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (m *Member) Nodes(ctx context.Context) ([]Node, error) {
 }
 
 // decodeNode decodes a node's row, and verifies that it is the row of its key.
-func (k Keys) decodeNode(row consulkv.Pair) (n Node, err error) {
+func (k Keys) decodeNode(row kv.Pair) (n Node, err error) {
 	if err := json.Unmarshal(row.Value, &n); err != nil {
 		return n, fmt.Errorf("node row invalid: %w", err)
 	}
@@ -104,16 +104,16 @@ func (n Node) state() Node {
 
 // publish writes the node's row, which takes its lock, with other operations. It reports whether
 // all of them have succeeded.
-func (m *Member) publish(ctx context.Context, session string, node Node, others ...consulkv.Op) (taken bool, out consulkv.Outcome, err error) {
+func (m *Member) publish(ctx context.Context, session string, node Node, others ...kv.Op) (taken bool, out kv.Outcome, err error) {
 	row := node
 	row.Updated = time.Now().UnixMilli()
 	value, err := json.Marshal(row)
 	if err != nil {
 		panic("fleet: node: " + err.Error()) // strings and numbers
 	}
-	call, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	call, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
-	out, err = m.o.KV.Txn(call, append(others, consulkv.Op{Verb: consulkv.Lock, Key: m.o.Keys.node(m.o.Node), Value: value, Session: session}))
+	out, err = m.o.KV.Txn(call, append(others, kv.Op{Verb: kv.Lock, Key: m.o.Keys.node(m.o.Node), Value: value, Session: session}))
 	if err != nil || len(out.Refused) > 0 {
 		return false, out, err
 	}

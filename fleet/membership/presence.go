@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/wake"
 )
@@ -21,7 +21,7 @@ const (
 )
 
 // presence is which nodes the leader has seen, and when, on a clock that runs only while it is the
-// leader and can read Consul. On other hosts it is empty.
+// leader and can read the store. On other hosts it is empty.
 type presence struct {
 	mu    sync.Mutex
 	now   time.Duration
@@ -65,7 +65,7 @@ func (p *presence) vanished() bool {
 }
 
 // AwayFor returns for how long the node has been absent while this host was the leader and could
-// read Consul. It is 0 for a node that is present, and on every host but the leader.
+// read the store. It is 0 for a node that is present, and on every host but the leader.
 func (m *Member) AwayFor(node string) time.Duration {
 	m.presence.mu.Lock()
 	defer m.presence.mu.Unlock()
@@ -111,7 +111,7 @@ func (p *presence) reset() {
 // watchPresence lists the keys of the nodes while this host is the leader. A node's key exists
 // while its session lives.
 func (m *Member) watchPresence(ctx context.Context) {
-	wait := consulkv.NewBackoff()
+	wait := kv.NewBackoff()
 	var last time.Time // of the last list; zero if the next one begins a period
 	for ctx.Err() == nil {
 		changed := m.Changed()
@@ -144,7 +144,7 @@ func (m *Member) watchPresence(ctx context.Context) {
 
 // present returns the names of the nodes that are present.
 func (m *Member) present(ctx context.Context) (names []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
 	keys, _, err := m.o.KV.Level(ctx, m.o.Keys.Nodes)
 	for _, key := range keys {

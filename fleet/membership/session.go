@@ -10,13 +10,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/wake"
 )
 
-// A host is in the fleet while its session in Consul holds two locks: on hosts/<id>, for the
+// A host is in the fleet while its session in the store holds two locks: on hosts/<id>, for the
 // UUID in its state file, and on nodes/<name>, for its node name. The tree is read only once
 // they are held, so that a copy of a host and a second host of one name change nothing.
 
@@ -36,7 +36,7 @@ const (
 	holderPause = time.Second // between two looks at another holder
 )
 
-// session is this host's session in Consul, and what it holds.
+// session is this host's session in the store, and what it holds.
 type session struct {
 	holder chan string // the session that holds the leader's key, "" for none; the newest only
 
@@ -96,7 +96,7 @@ func (m *Member) OwnName() bool {
 // and with what it knows. It reports the other host, writes nothing, and tries again.
 func (m *Member) runSession(ctx context.Context) error {
 	defer m.leave(ctx)
-	wait := consulkv.NewBackoff()
+	wait := kv.NewBackoff()
 	var seen sighting
 	for {
 		err := m.join(ctx)
@@ -154,7 +154,7 @@ type sighting struct {
 
 // alive reports whether the lock's holder has shown that it lives: it has written the lock's
 // value again, or its session has not expired in the time in which that of a dead host does.
-func (s *sighting) alive(p *consulkv.Pair) bool {
+func (s *sighting) alive(p *kv.Pair) bool {
 	if s.key != p.Key || s.session != p.Session {
 		*s = sighting{key: p.Key, session: p.Session, index: p.Index, at: time.Now()}
 	}
@@ -162,16 +162,16 @@ func (s *sighting) alive(p *consulkv.Pair) bool {
 }
 
 // locks are the two locks of a host as they were read; nil where there is no such key.
-type locks struct{ host, node *consulkv.Pair }
+type locks struct{ host, node *kv.Pair }
 
-func (l locks) all() []*consulkv.Pair {
-	return slices.DeleteFunc([]*consulkv.Pair{l.host, l.node}, func(p *consulkv.Pair) bool { return p == nil || p.Session == "" })
+func (l locks) all() []*kv.Pair {
+	return slices.DeleteFunc([]*kv.Pair{l.host, l.node}, func(p *kv.Pair) bool { return p == nil || p.Session == "" })
 }
 
 // heldError says that a session that may be a live host's holds a lock.
 type heldError struct {
 	locks
-	pair *consulkv.Pair // that lock
+	pair *kv.Pair // that lock
 }
 
 func (e *heldError) Error() string { return e.pair.Key + " is locked by session " + e.pair.Session }
@@ -181,10 +181,10 @@ func (e *heldError) Error() string { return e.pair.Key + " is locked by session 
 var errLockDelay = errors.New("lock not taken")
 
 // join begins a session that holds both locks. It takes over those of an earlier run of this
-// host at once. The error is a *heldError, errLockDelay, or why Consul can't be asked.
+// host at once. The error is a *heldError, errLockDelay, or why the store can't be asked.
 func (m *Member) join(ctx context.Context) error {
 	s := m.session
-	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
 	l, err := m.readLocks(ctx)
 	if err != nil {
@@ -193,12 +193,12 @@ func (m *Member) join(ctx context.Context) error {
 	if l.host != nil && l.host.Session != "" && m.isEarlierRun(l.host.Value) {
 		s.own[l.host.Session] = true
 	}
-	var ops []consulkv.Op
+	var ops []kv.Op
 	for _, p := range l.all() {
 		if _, own := s.own[p.Session]; !own {
 			return &heldError{l, p}
 		}
-		ops = append(ops, consulkv.Op{Verb: consulkv.Unlock, Key: p.Key, Session: p.Session})
+		ops = append(ops, kv.Op{Verb: kv.Unlock, Key: p.Key, Session: p.Session})
 	}
 	began := time.Now()
 	id, err := m.o.KV.NewSession(ctx, "ironvip on "+m.o.Node, sessionTTL, LockDelay)
@@ -208,7 +208,7 @@ func (m *Member) join(ctx context.Context) error {
 	ended := slices.Collect(maps.Keys(s.own))
 	s.own[id] = false
 	s.row = publishedRow{}
-	ops = append(ops, consulkv.Op{Verb: consulkv.Lock, Key: m.o.Keys.host(m.o.Identity.ID), Value: m.hostRow(), Session: id})
+	ops = append(ops, kv.Op{Verb: kv.Lock, Key: m.o.Keys.host(m.o.Identity.ID), Value: m.hostRow(), Session: id})
 	taken, out, err := m.publish(ctx, id, m.node(), ops...)
 	switch {
 	case err != nil:
@@ -227,7 +227,7 @@ func (m *Member) join(ctx context.Context) error {
 
 func (m *Member) readLocks(ctx context.Context) (l locks, err error) {
 	host, node := m.o.Keys.host(m.o.Identity.ID), m.o.Keys.node(m.o.Node)
-	out, err := m.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Read, Key: host}, {Verb: consulkv.Read, Key: node}})
+	out, err := m.o.KV.Txn(ctx, []kv.Op{{Verb: kv.Read, Key: host}, {Verb: kv.Read, Key: node}})
 	for _, pair := range out.Pairs {
 		switch pair.Key {
 		case host:
@@ -266,7 +266,7 @@ func (m *Member) keep(ctx context.Context) {
 	defer state.Stop()
 	retry := time.NewTimer(0)
 	defer retry.Stop()
-	wait := consulkv.NewBackoff()
+	wait := kv.NewBackoff()
 	away := false
 	for {
 		select {
@@ -310,7 +310,7 @@ func (m *Member) keep(ctx context.Context) {
 		}
 		m.checkFollower()
 		if node := m.node(); node.state() != s.row.node.state() || time.Since(s.row.at) >= publishEvery {
-			switch taken, out, err := m.publish(ctx, id, node, consulkv.Op{Verb: consulkv.CheckIndex, Key: m.o.Keys.host(m.o.Identity.ID), Index: s.host}, consulkv.Op{Verb: consulkv.Read, Key: m.o.Keys.Head}); {
+			switch taken, out, err := m.publish(ctx, id, node, kv.Op{Verb: kv.CheckIndex, Key: m.o.Keys.host(m.o.Identity.ID), Index: s.host}, kv.Op{Verb: kv.Read, Key: m.o.Keys.Head}); {
 			case err != nil:
 				again = true
 			case !taken: // a lock was lost
@@ -332,24 +332,24 @@ func (m *Member) untilExpiry() time.Duration {
 	if left := time.Until(m.session.renewed.Add(sessionTTL)); left > 0 {
 		return left + time.Millisecond
 	}
-	return consulkv.MaxPause
+	return kv.MaxPause
 }
 
 // leave gives back what the host holds, so that nobody waits for its session to expire.
 func (m *Member) leave(ctx context.Context) {
 	s := m.session
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), consulkv.EndTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kv.EndTimeout)
 	defer cancel()
 	// Each is refused if it isn't held. A key that is still held when the session ends can't be
 	// locked for the lock delay.
 	if s.row.index > 0 {
-		_, _ = m.o.KV.Txn(ctx, []consulkv.Op{
-			{Verb: consulkv.DeleteCas, Key: m.o.Keys.host(m.o.Identity.ID), Index: s.host},
-			{Verb: consulkv.DeleteCas, Key: m.o.Keys.node(m.o.Node), Index: s.row.index}})
+		_, _ = m.o.KV.Txn(ctx, []kv.Op{
+			{Verb: kv.DeleteCas, Key: m.o.Keys.host(m.o.Identity.ID), Index: s.host},
+			{Verb: kv.DeleteCas, Key: m.o.Keys.node(m.o.Node), Index: s.row.index}})
 	}
 	for id, leads := range maps.Clone(s.own) {
 		if leads {
-			_, _ = m.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Unlock, Key: m.o.Keys.Leader, Session: id}})
+			_, _ = m.o.KV.Txn(ctx, []kv.Op{{Verb: kv.Unlock, Key: m.o.Keys.Leader, Session: id}})
 		}
 		m.end(ctx, id)
 	}

@@ -34,7 +34,7 @@ type Journal[V any] struct {
 }
 
 // journaled is the bit that distinguishes the versions of pending values from the fleet's, which
-// are indexes of Consul.
+// are the store's indexes.
 const journaled = 1 << 63
 
 // NewJournal reads the pending values of an earlier run from the bucket. Unreadable ones become

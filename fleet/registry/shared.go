@@ -16,7 +16,7 @@ import (
 // version.
 const sharedVersion = 1
 
-// staleTimeout is how long a write waits while the tree can't reach Consul. The tree is briefly out
+// staleTimeout is how long a write waits while the tree can't reach the store. The tree is briefly out
 // of reach at each election of a Consul leader.
 const staleTimeout = time.Second
 
@@ -37,7 +37,7 @@ func NewShared[V any](tree *fleet.Tree, folder string, check func(string, V) err
 	return &Shared[V]{tree: tree, folder: folder, values: fleet.NewCollection(tree, folder, sharedVersion, check)}
 }
 
-// Version implements Store. The version is the value's index in Consul.
+// Version implements Store. The version is the value's index in the store.
 func (s *Shared[V]) Version(key string) uint64 { return s.Get(key).Version }
 
 // Get implements Store.
@@ -136,7 +136,7 @@ func (s *Shared[V]) encode(b *Batch[V]) (*fleet.Batch, error) {
 	return out, nil
 }
 
-// waitFresh returns an error if the tree can't reach Consul within staleTimeout. A write then fails
+// waitFresh returns an error if the tree can't reach the store within staleTimeout. A write then fails
 // before it has changed anything.
 func (s *Shared[V]) waitFresh(ctx context.Context) error {
 	late := time.NewTimer(staleTimeout)

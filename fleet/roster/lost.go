@@ -57,7 +57,7 @@ var (
 // Keep sets the records that end when a lost host is forgotten. Call it before Run.
 func (r *Roster) Keep(records Records) { r.records = records }
 
-// Lost returns the hosts that are lost. On a host that is cut off from Consul, they are the last
+// Lost returns the hosts that are lost. On a host that is cut off from the store, they are the last
 // known ones.
 func (r *Roster) Lost() table.Reader[string, LostRow] { return r.lost.Rows() }
 

@@ -2,7 +2,7 @@
 // the fleet's tree. Each host therefore knows them all, and a host that joins or leaves costs each of
 // the others one entry of the log.
 //
-// Its input are the leader's lists of the nodes that have a session in Consul, which the leader makes
+// Its input are the leader's lists of the nodes that have a session in the store, which the leader makes
 // anyway. The leader adds and removes the rows. A host that runs no probes says so in its own row. A
 // lost host stays until an operator or the leader forgets it, with everything that is kept of it
 // (Records). The package doesn't know what the rows are used for.
@@ -89,7 +89,7 @@ func check[V any](key string, _ V) error {
 	return nil
 }
 
-// Rows returns the hosts that are present. On a host that is cut off from Consul, they are the last
+// Rows returns the hosts that are present. On a host that is cut off from the store, they are the last
 // known ones.
 func (r *Roster) Rows() table.Reader[string, Row] { return r.rows.Rows() }
 

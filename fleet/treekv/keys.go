@@ -6,7 +6,7 @@ import (
 	"github.com/ironvip/ironvip/fleet/treelog"
 )
 
-// Keys are the keys in Consul's KV store. "v2" is the version of the layout: a layout that older
+// Keys are the keys in the store. "v2" is the version of the layout: a layout that older
 // releases can't read gets another number.
 type Keys struct {
 	Tree     string // values, by folder and key

@@ -8,12 +8,12 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/treelog"
 	"github.com/ironvip/ironvip/internal/parallel"
 )
 
-// Reading the whole tree is expensive for Consul, so hosts that start at the same time share one
+// Reading the whole tree is expensive for the store, so hosts that start at the same time share one
 // read. One of them locks the key that describes the snapshot, reads the tree, and writes a
 // compressed snapshot of it. The others wait until it describes that and gives the lock back, and
 // read the snapshot and the entries of the log after it. A host that starts later uses the same
@@ -54,7 +54,7 @@ func (h snapshotHead) encode() []byte {
 }
 
 // decodeSnapshotHead returns nil for what can't be used: it is overwritten by the next snapshot.
-func decodeSnapshotHead(pair *consulkv.Pair) *snapshotHead {
+func decodeSnapshotHead(pair *kv.Pair) *snapshotHead {
 	var h snapshotHead
 	if pair == nil || json.Unmarshal(pair.Value, &h) != nil || h.Version != snapshotVersion || h.Parts < 1 || h.Parts > maxSnapshotParts {
 		return nil
@@ -68,19 +68,19 @@ var ErrNoSnapshot = errors.New("no snapshot")
 // Snapshot is the tree at a place in the log, as another host has written it, with what leads from
 // there to the log's newest entry.
 type Snapshot struct {
-	Pairs   []consulkv.Pair // by path
+	Pairs   []kv.Pair // by path
 	At      treelog.Position
 	Entries []treelog.Entry // of the log after it
-	Head    *consulkv.Pair  // the log's newest entry
-	Mark    *consulkv.Pair  // that names the fleet
+	Head    *kv.Pair        // the log's newest entry
+	Mark    *kv.Pair        // that names the fleet
 }
 
 // readPlace reads the log's newest entry, and the mark, which isn't in the log: a snapshot could have a
 // former one.
-func (s Store) readPlace(ctx context.Context) (head, mark *consulkv.Pair, err error) {
-	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+func (s Store) readPlace(ctx context.Context) (head, mark *kv.Pair, err error) {
+	ctx, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
-	out, err := s.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Read, Key: s.Keys.Mark}, {Verb: consulkv.Read, Key: s.Keys.Head}})
+	out, err := s.KV.Txn(ctx, []kv.Op{{Verb: kv.Read, Key: s.Keys.Mark}, {Verb: kv.Read, Key: s.Keys.Head}})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -99,8 +99,8 @@ func (s Store) readPlace(ctx context.Context) (head, mark *consulkv.Pair, err er
 }
 
 // ReadSnapshot reads the snapshot that a pair describes, and the log after it. The error is
-// ErrNoSnapshot, or why Consul can't be asked.
-func (s Store) ReadSnapshot(ctx context.Context, pair *consulkv.Pair) (found Snapshot, err error) {
+// ErrNoSnapshot, or why the store can't be asked.
+func (s Store) ReadSnapshot(ctx context.Context, pair *kv.Pair) (found Snapshot, err error) {
 	h := decodeSnapshotHead(pair)
 	if h == nil {
 		return found, ErrNoSnapshot
@@ -109,7 +109,7 @@ func (s Store) ReadSnapshot(ctx context.Context, pair *consulkv.Pair) (found Sna
 	if err != nil {
 		return found, err
 	}
-	entries, ok, err := s.Since(ctx, h.position(), head, consulkv.Query{Consistent: true})
+	entries, ok, err := s.Since(ctx, h.position(), head, kv.Query{Consistent: true})
 	if err != nil {
 		return found, err
 	}
@@ -135,7 +135,7 @@ func (s Store) readParts(ctx context.Context, h *snapshotHead) ([]byte, error) {
 	group.SetLimit(ParallelGets)
 	for i := range parts {
 		group.Go(func() error {
-			pair, _, err := s.KV.Get(ctx, s.Keys.part(i), consulkv.Query{Stale: true})
+			pair, _, err := s.KV.Get(ctx, s.Keys.part(i), kv.Query{Stale: true})
 			if pair != nil {
 				parts[i] = pair.Value
 			}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/treelog"
 	"github.com/ironvip/ironvip/internal/backoff"
 )
@@ -16,24 +16,24 @@ import (
 // SnapshotWriter writes snapshots of the tree for other hosts, while this host holds their lock.
 type SnapshotWriter struct {
 	Store
-	Session func() string // of this host in Consul; "" while there is none
+	Session func() string // of this host in the store; "" while there is none
 	Node    string        // this host's name
 	Log     *slog.Logger
 }
 
 // Lock makes this host the writer of the snapshot, unless the key that describes it has changed
 // since it was read as pair. After an error this host may hold the lock.
-func (w SnapshotWriter) Lock(ctx context.Context, pair *consulkv.Pair) (locked bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+func (w SnapshotWriter) Lock(ctx context.Context, pair *kv.Pair) (locked bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
-	hold, unchanged := w.hold(), consulkv.Op{Verb: consulkv.CheckGone, Key: w.Keys.Snapshot}
+	hold, unchanged := w.hold(), kv.Op{Verb: kv.CheckGone, Key: w.Keys.Snapshot}
 	if hold.Session == "" {
 		return false, nil
 	}
 	if pair != nil {
-		unchanged = consulkv.Op{Verb: consulkv.CheckIndex, Key: w.Keys.Snapshot, Index: pair.Index}
+		unchanged = kv.Op{Verb: kv.CheckIndex, Key: w.Keys.Snapshot, Index: pair.Index}
 	}
-	out, err := w.KV.Txn(ctx, []consulkv.Op{unchanged, hold})
+	out, err := w.KV.Txn(ctx, []kv.Op{unchanged, hold})
 	return err == nil && len(out.Refused) == 0, err
 }
 
@@ -43,29 +43,29 @@ func (w SnapshotWriter) Unlock(ctx context.Context) { w.publish(ctx, w.unwritten
 
 // Write writes a snapshot and gives the lock back. Pairs are the tree at a place in the log, by path. If
 // it fails, hosts make another snapshot when they need it.
-func (w SnapshotWriter) Write(ctx context.Context, pairs []consulkv.Pair, at treelog.Position) {
+func (w SnapshotWriter) Write(ctx context.Context, pairs []kv.Pair, at treelog.Position) {
 	w.publish(ctx, w.write(ctx, treelog.Pack(pairs), at))
 }
 
 // publish gives the lock back, with a description of what this host has written.
 func (w SnapshotWriter) publish(ctx context.Context, h snapshotHead) {
-	for wait := consulkv.NewBackoff(); w.unlock(ctx, h) != nil && ctx.Err() == nil; {
+	for wait := kv.NewBackoff(); w.unlock(ctx, h) != nil && ctx.Err() == nil; {
 		backoff.Sleep(ctx, wait.Next())
 	}
 }
 
 func (w SnapshotWriter) unlock(ctx context.Context, h snapshotHead) error {
-	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
 	unlock := w.hold()
-	unlock.Verb, unlock.Value = consulkv.Unlock, h.encode()
-	_, err := w.KV.Txn(ctx, []consulkv.Op{unlock})
+	unlock.Verb, unlock.Value = kv.Unlock, h.encode()
+	_, err := w.KV.Txn(ctx, []kv.Op{unlock})
 	return err
 }
 
 // hold is the operation that takes or keeps the lock.
-func (w SnapshotWriter) hold() consulkv.Op {
-	return consulkv.Op{Verb: consulkv.Lock, Key: w.Keys.Snapshot, Value: w.unwritten().encode(), Session: w.Session()}
+func (w SnapshotWriter) hold() kv.Op {
+	return kv.Op{Verb: kv.Lock, Key: w.Keys.Snapshot, Value: w.unwritten().encode(), Session: w.Session()}
 }
 
 // unwritten is the description of a snapshot without parts, which nobody uses.
@@ -82,7 +82,7 @@ func (w SnapshotWriter) write(ctx context.Context, packed []byte, at treelog.Pos
 	h := w.unwritten()
 	h.Seq, h.Index, h.ID, h.SHA256 = at.Seq, at.Index, at.ID, hex.EncodeToString(sum[:])
 	for part := range slices.Chunk(packed, snapshotPart) {
-		if !w.writeParts(ctx, consulkv.Op{Verb: consulkv.Set, Key: w.Keys.part(h.Parts), Value: part}) {
+		if !w.writeParts(ctx, kv.Op{Verb: kv.Set, Key: w.Keys.part(h.Parts), Value: part}) {
 			return w.unwritten()
 		}
 		h.Parts++
@@ -97,16 +97,16 @@ const maxRemovals = 125
 // removeParts removes the parts of a former, larger snapshot: those from that number on. If it
 // can't, the next writer does.
 func (w SnapshotWriter) removeParts(ctx context.Context, from int) {
-	call, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	call, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
 	keys, _, err := w.KV.Level(call, w.Keys.Parts)
 	if err != nil {
 		return
 	}
-	var ops []consulkv.Op
+	var ops []kv.Op
 	for _, key := range keys {
 		if n, err := strconv.Atoi(key[len(w.Keys.Parts):]); err == nil && n >= from {
-			ops = append(ops, consulkv.Op{Verb: consulkv.Delete, Key: key})
+			ops = append(ops, kv.Op{Verb: kv.Delete, Key: key})
 		}
 	}
 	for some := range slices.Chunk(ops, maxRemovals) {
@@ -117,10 +117,10 @@ func (w SnapshotWriter) removeParts(ctx context.Context, from int) {
 }
 
 // writeParts changes parts of the snapshot, and reports whether this host still holds the lock.
-func (w SnapshotWriter) writeParts(ctx context.Context, ops ...consulkv.Op) bool {
-	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+func (w SnapshotWriter) writeParts(ctx context.Context, ops ...kv.Op) bool {
+	ctx, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
-	out, err := w.KV.Txn(ctx, append([]consulkv.Op{w.hold()}, ops...))
+	out, err := w.KV.Txn(ctx, append([]kv.Op{w.hold()}, ops...))
 	if err != nil {
 		w.Log.Warn("no snapshot of the tree written for other hosts", "err", err)
 	}

@@ -1,4 +1,4 @@
-// Package treekv has the fleet's tree as it is in Consul's KV store: its keys, and the requests that
+// Package treekv has the fleet's tree as it is in the store: its keys, and the requests that
 // read its log and its values, and that read and write the snapshot that starting hosts share.
 //
 // It keeps no state and has no copy of the tree: callers pass their place in the log. Package fleet
@@ -14,7 +14,7 @@ package treekv
 import (
 	"context"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/treelog"
 	"github.com/ironvip/ironvip/internal/parallel"
 )
@@ -22,18 +22,18 @@ import (
 // ParallelGets bounds the requests for single keys that a host has in progress at the same time.
 const ParallelGets = 8
 
-// Store is the tree in Consul. It is safe for concurrent use.
+// Store is the tree in the store. It is safe for concurrent use.
 type Store struct {
-	KV   consulkv.Store
+	KV   kv.Store
 	Keys Keys
 }
 
 // Value reads one path of the tree, with everything that was written before the call. The change
 // has the value's index, or if there is none, an index up to which that is so.
 func (s Store) Value(ctx context.Context, path string) (treelog.Change, error) {
-	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
-	pair, index, err := s.KV.Get(ctx, s.Keys.Tree+path, consulkv.Query{Consistent: true})
+	pair, index, err := s.KV.Get(ctx, s.Keys.Tree+path, kv.Query{Consistent: true})
 	switch {
 	case err != nil:
 		return treelog.Change{}, err
@@ -54,14 +54,14 @@ func NotNil(b []byte) []byte {
 // Since returns the entries of the log after a position, with all values. Head is the newest one,
 // nil if there is none, read with the query's consistency. It isn't ok if the log doesn't go on from
 // the position.
-func (s Store) Since(ctx context.Context, at treelog.Position, head *consulkv.Pair, q consulkv.Query) (entries []treelog.Entry, ok bool, err error) {
+func (s Store) Since(ctx context.Context, at treelog.Position, head *kv.Pair, q kv.Query) (entries []treelog.Entry, ok bool, err error) {
 	newest, ok := treelog.After(at, head)
 	if !ok || newest == nil {
 		return nil, ok, nil
 	}
 	ring := treelog.Ring{}
 	if newest.NeedsRing(at) {
-		if err := s.readRing(ctx, at.Seq+1, newest.Seq, ring, consulkv.Query{Stale: q.Stale, Consistent: q.Consistent}); err != nil {
+		if err := s.readRing(ctx, at.Seq+1, newest.Seq, ring, kv.Query{Stale: q.Stale, Consistent: q.Consistent}); err != nil {
 			return nil, false, err
 		}
 	}
@@ -72,8 +72,8 @@ func (s Store) Since(ctx context.Context, at treelog.Position, head *consulkv.Pa
 }
 
 // readRing reads the entries of a range of numbers that the ring has.
-func (s Store) readRing(ctx context.Context, from, to uint64, ring treelog.Ring, q consulkv.Query) error {
-	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+func (s Store) readRing(ctx context.Context, from, to uint64, ring treelog.Ring, q kv.Query) error {
+	ctx, cancel := context.WithTimeout(ctx, kv.CallTimeout)
 	defer cancel()
 	for segment := range treelog.Segments(from, to) {
 		pairs, _, err := s.KV.List(ctx, s.Keys.Ring+segment, q)

@@ -1,4 +1,4 @@
-// Package treelog is the format of the log of changes of the fleet's tree in Consul. It is pure code
+// Package treelog is the format of the log of changes of the fleet's tree in the store. It is pure code
 // without I/O.
 package treelog
 
@@ -22,7 +22,7 @@ import (
 // An entry has the index of the one before it, so readers notice a missed entry or a restored
 // snapshot. The last entries are kept in a ring, for readers that didn't see each one as the
 // head. An entry that is too large for a head is only in the ring. The ring is overwritten in turn:
-// removing old entries would leave a tombstone of each in Consul for 15 minutes.
+// removing old entries would leave a tombstone of each in the store for 15 minutes.
 type logEntry struct {
 	Version int        `json:"v"`
 	Seq     uint64     `json:"seq"`              // the number, from 1
@@ -66,7 +66,7 @@ type Change struct {
 	Path  string
 	Value []byte // nil if the path was removed
 	Index uint64 // of the write or removal, or up to which it was searched
-	Fetch bool   // the value has to be read from Consul
+	Fetch bool   // the value has to be read from the store
 }
 
 // Position is a place in the log: that of an entry. The zero Position is before the first one.

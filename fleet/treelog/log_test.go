@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/test/expect"
 )
 
@@ -59,13 +59,13 @@ func TestEntryIsBounded(t *testing.T) {
 // testLog is a log in the form of its writers, and a reader of it.
 type testLog struct {
 	t    *testing.T
-	head *consulkv.Pair
-	ring map[string]consulkv.Pair
+	head *kv.Pair
+	ring map[string]kv.Pair
 	at   Position // the reader's
 }
 
 func newTestLog(t *testing.T) *testLog {
-	return &testLog{t: t, ring: map[string]consulkv.Pair{}}
+	return &testLog{t: t, ring: map[string]kv.Pair{}}
 }
 
 // write adds an entry, of the size that fits into a head or not.
@@ -75,16 +75,16 @@ func (l *testLog) write(seq, index, before uint64, large bool) {
 		value = bytes.Repeat([]byte("v"), 2*maxHead)
 	}
 	head, whole := Encode("n", fmt.Sprint("n-", index), Position{Seq: seq - 1, Index: before}, Content{Changes: []Change{{Path: "a/x", Value: value}}})
-	l.head = &consulkv.Pair{Key: "head", Index: index, Value: head}
+	l.head = &kv.Pair{Key: "head", Index: index, Value: head}
 	slot := "ring/" + Slot(seq)
-	l.ring[slot] = consulkv.Pair{Key: slot, Index: index, Value: whole}
+	l.ring[slot] = kv.Pair{Key: slot, Index: index, Value: whole}
 }
 
 // cut adds an entry that ends the log for earlier readers.
 func (l *testLog) cut(seq uint64) {
 	head, whole := Encode("n", "cut", Position{Seq: seq - 1, Index: 10 * (seq - 1)}, Content{Cut: true})
-	l.head = &consulkv.Pair{Key: "head", Index: 10 * seq, Value: head}
-	l.ring[at(seq)] = consulkv.Pair{Key: at(seq), Index: 10 * seq, Value: whole}
+	l.head = &kv.Pair{Key: "head", Index: 10 * seq, Value: head}
+	l.ring[at(seq)] = kv.Pair{Key: at(seq), Index: 10 * seq, Value: whole}
 }
 
 // row writes entries with these numbers, at ten times these indexes.
@@ -115,7 +115,7 @@ func (l *testLog) read() (ok bool, got int) {
 
 // Whether a reader goes on that knows entries 4 and 5, at 40 and 50.
 func TestReaderGoesOn(t *testing.T) {
-	slot := func(l *testLog, seq uint64) consulkv.Pair { return l.ring[at(seq)] }
+	slot := func(l *testLog, seq uint64) kv.Pair { return l.ring[at(seq)] }
 	for name, c := range map[string]struct {
 		then func(l *testLog)
 		want bool
@@ -148,7 +148,7 @@ func TestReaderGoesOn(t *testing.T) {
 			l.row(6, 7, false)
 			p := slot(l, 6)
 			p.Key = at(7)
-			l.ring = map[string]consulkv.Pair{p.Key: p}
+			l.ring = map[string]kv.Pair{p.Key: p}
 		}, false, 0},
 		"an entry that only points to the ring": {func(l *testLog) {
 			l.row(6, 6, true)
@@ -157,14 +157,14 @@ func TestReaderGoesOn(t *testing.T) {
 			l.ring[p.Key] = p
 		}, false, 0},
 		"junk in the ring": {func(l *testLog) {
-			l.ring["ring/0/x"] = consulkv.Pair{Key: "ring/0/x", Index: 55}
+			l.ring["ring/0/x"] = kv.Pair{Key: "ring/0/x", Index: 55}
 			l.row(6, 7, false)
 		}, true, 2},
 		"next is a cut":          {func(l *testLog) { l.cut(6) }, false, 0},
 		"a cut and its next":     {func(l *testLog) { l.row(6, 6, false); l.cut(7); l.row(8, 9, true) }, false, 0},
 		"next after a cut":       {func(l *testLog) { l.cut(6); l.at = PositionOf(l.head); l.row(7, 8, false) }, true, 2},
 		"junk far ahead":         {func(l *testLog) { l.write(1<<63, 70, 60, false) }, false, 0},
-		"a head that isn't read": {func(l *testLog) { l.head = &consulkv.Pair{Key: "head", Index: 60, Value: []byte("?")} }, false, 0},
+		"a head that isn't read": {func(l *testLog) { l.head = &kv.Pair{Key: "head", Index: 60, Value: []byte("?")} }, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newTestLog(t)

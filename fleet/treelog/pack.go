@@ -6,11 +6,11 @@ import (
 	"encoding/gob"
 	"errors"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 )
 
 // Pack encodes the pairs of a snapshot.
-func Pack(pairs []consulkv.Pair) []byte {
+func Pack(pairs []kv.Pair) []byte {
 	var out bytes.Buffer
 	compressed := gzip.NewWriter(&out)
 	if err := errors.Join(gob.NewEncoder(compressed).Encode(pairs), compressed.Close()); err != nil {
@@ -20,7 +20,7 @@ func Pack(pairs []consulkv.Pair) []byte {
 }
 
 // Unpack decodes what Pack has encoded. The caller has checked that it is whole.
-func Unpack(packed []byte) (pairs []consulkv.Pair, err error) {
+func Unpack(packed []byte) (pairs []kv.Pair, err error) {
 	compressed, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		return nil, err

@@ -7,18 +7,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 )
 
 func TestPack(t *testing.T) {
 	for _, n := range []int{0, 1, 1000} {
-		var pairs []consulkv.Pair
+		var pairs []kv.Pair
 		for i := range n {
-			pairs = append(pairs, consulkv.Pair{Key: fmt.Sprint("a/", i), Index: uint64(i) << (i % 50), Value: []byte(strings.Repeat("v\xff", i))})
+			pairs = append(pairs, kv.Pair{Key: fmt.Sprint("a/", i), Index: uint64(i) << (i % 50), Value: []byte(strings.Repeat("v\xff", i))})
 		}
 		packed := Pack(pairs)
 		got, err := Unpack(packed)
-		if err != nil || !slices.EqualFunc(got, pairs, func(a, b consulkv.Pair) bool {
+		if err != nil || !slices.EqualFunc(got, pairs, func(a, b kv.Pair) bool {
 			return a.Key == b.Key && a.Index == b.Index && bytes.Equal(a.Value, b.Value)
 		}) {
 			t.Errorf("%d pairs are %d: %v", n, len(got), err)
@@ -28,7 +28,7 @@ func TestPack(t *testing.T) {
 
 // Junk never panics.
 func FuzzUnpack(f *testing.F) {
-	f.Add(Pack([]consulkv.Pair{{Key: "a/x", Index: 7, Value: []byte("v")}, {Key: "b/y"}}))
+	f.Add(Pack([]kv.Pair{{Key: "a/x", Index: 7, Value: []byte("v")}, {Key: "b/y"}}))
 	f.Add([]byte("junk"))
 	f.Fuzz(func(_ *testing.T, packed []byte) {
 		pairs, err := Unpack(packed)

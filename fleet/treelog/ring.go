@@ -4,7 +4,7 @@ import (
 	"iter"
 	"strconv"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 )
 
 // Slot is the place in the ring of the entry of that number: a segment and a key in it.
@@ -28,7 +28,7 @@ func Segments(from, to uint64) iter.Seq[string] {
 type Ring map[uint64]Entry
 
 // Add decodes pairs of the ring with that prefix. A pair that can't be decoded counts as missing.
-func (r Ring) Add(prefix string, pairs []consulkv.Pair) {
+func (r Ring) Add(prefix string, pairs []kv.Pair) {
 	for _, pair := range pairs {
 		if e, err := Decode(pair.Value, pair.Index); err == nil && pair.Key == prefix+Slot(e.Seq) {
 			r[e.Seq] = e
@@ -38,7 +38,7 @@ func (r Ring) Add(prefix string, pairs []consulkv.Pair) {
 
 // PositionOf returns the position of a reader that has read everything up to the head. If that
 // can't be decoded or doesn't exist, the next entry is the first of a new log.
-func PositionOf(head *consulkv.Pair) Position {
+func PositionOf(head *kv.Pair) Position {
 	if head == nil {
 		return Position{}
 	}
@@ -52,7 +52,7 @@ func PositionOf(head *consulkv.Pair) Position {
 // After decodes the head, which is nil if the key doesn't exist. Newest is nil if a reader at
 // that position already has it. It isn't ok if the log doesn't go on from the position. An entry
 // that can't be decoded is reported when the whole tree is read.
-func After(at Position, head *consulkv.Pair) (newest *Entry, ok bool) {
+func After(at Position, head *kv.Pair) (newest *Entry, ok bool) {
 	if head == nil {
 		return nil, at.Index == 0
 	}

@@ -3,12 +3,12 @@ package treestatus
 import (
 	"strings"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // Removal is the hint to remove a key.
-func Removal(of consulkv.Engine, key string) string {
+func Removal(of kv.Engine, key string) string {
 	return ": " + of.Delete + " " + shellword(key) + "; noticed within 5 minutes, or by ironvip source resync rest"
 }
 
@@ -24,6 +24,6 @@ func shellword(s string) string {
 }
 
 // KeyProblem is the problem of a key in the store.
-func KeyProblem(of consulkv.Engine, key string, err error, hint string) vip.Problem {
+func KeyProblem(of kv.Engine, key string, err error, hint string) vip.Problem {
 	return vip.Problem{Code: vip.CodeInvalid, Place: of.Name + ":" + key, Message: err.Error(), Hint: hint}
 }

@@ -1,5 +1,5 @@
 // Package treestatus is what this host's copy of the fleet's tree reports about itself: whether it is
-// in touch with Consul, and what is wrong with the tree, with hints for the operator.
+// in touch with the store, and what is wrong with the tree, with hints for the operator.
 //
 // Its state is set by the copy and read by the API, and it does no I/O.
 package treestatus
@@ -19,7 +19,7 @@ import (
 type Status struct {
 	mu        sync.Mutex
 	stale     string
-	advice    string // the hint for stale; "" means to check Consul
+	advice    string // the hint for stale; "" means to check the store
 	duplicate *membership.DuplicateNodeError
 	since     time.Time
 	touch     chan struct{} // closed while in touch
@@ -61,7 +61,7 @@ func (s *Status) update(change func()) (before, after string) {
 	return before, after
 }
 
-// SetStale reports whether the tree was in touch until now. Advice is the hint, "" to check Consul.
+// SetStale reports whether the tree was in touch until now. Advice is the hint, "" to check the store.
 func (s *Status) SetStale(why, advice string) (was bool) {
 	before, _ := s.update(func() { s.stale, s.advice = why, advice })
 	return before == ""
@@ -127,7 +127,7 @@ func (s *Status) Duplicate() *membership.DuplicateNodeError {
 }
 
 // Stale returns why the tables may be old, or "" if they are current, since when, and a hint if
-// there is more to do than to check Consul.
+// there is more to do than to check the store.
 func (s *Status) Stale() (why, advice string, since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,7 +32,7 @@ func (it *item) disputes() bool {
 }
 
 // Disputes returns where this host disagrees with the fleet. It costs O(disputes). It is the zero value
-// while results are not shared, or this host is cut off from Consul.
+// while results are not shared, or this host is cut off from the store.
 func (s *Share) Disputes() (out Disputes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/roster"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/table"
@@ -38,7 +38,7 @@ func target(n int) probe.Target {
 // says.
 type world struct {
 	t     *testing.T
-	kv    *fleettest.Memory
+	store *fleettest.Memory
 	hosts map[string]*host
 	sent  atomic.Int64 // transactions with verdicts
 
@@ -59,7 +59,7 @@ type host struct {
 }
 
 func newWorld(t *testing.T) *world {
-	return &world{t: t, kv: fleettest.NewMemory(), hosts: map[string]*host{}, down: map[probe.Target]bool{}, cut: map[string]map[probe.Target]bool{}}
+	return &world{t: t, store: fleettest.NewMemory(), hosts: map[string]*host{}, down: map[probe.Target]bool{}, cut: map[string]map[probe.Target]bool{}}
 }
 
 // engine finds a change of a target some time later, up to 3 s by host and target.
@@ -185,11 +185,11 @@ func (w *world) join(name string, probers Probers, targets ...probe.Target) *hos
 	h := &host{name: name, results: probe.NewResults(clock)}
 	var hosts *roster.Roster
 	var verdicts *fleet.Collection[Verdict]
-	h.tree = w.kv.Run(w.t, fleet.Options{Node: name, Clock: clock, Folders: append(roster.Folders(), Folder)}, func(tree *fleet.Tree) {
+	h.tree = w.store.Run(w.t, fleet.Options{Node: name, Clock: clock, Folders: append(roster.Folders(), Folder)}, func(tree *fleet.Tree) {
 		hosts, verdicts = roster.New(tree, name, roster.Member{}, nil), Verdicts(tree)
 	})
 	h.tree.Before(func(c fleettest.Call) error {
-		if slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return strings.HasPrefix(op.Key, verdictKeys) && op.Verb != consulkv.Read }) {
+		if slices.ContainsFunc(c.Ops, func(op kv.Op) bool { return strings.HasPrefix(op.Key, verdictKeys) && op.Verb != kv.Read }) {
 			w.sent.Add(1)
 		}
 		return nil
@@ -291,7 +291,7 @@ func (w *world) entries() int64 { return w.sent.Load() }
 
 // votesAgainst returns how many votes against verdicts there are.
 func (w *world) votesAgainst() (n int) {
-	for _, p := range w.kv.Pairs(verdictKeys) {
+	for _, p := range w.store.Pairs(verdictKeys) {
 		var row struct{ Value Verdict }
 		expect.Succeed(w.t, json.Unmarshal(p.Value, &row))
 		n += len(row.Value.Against)
@@ -300,7 +300,7 @@ func (w *world) votesAgainst() (n int) {
 }
 
 // rows returns how many verdicts there are.
-func (w *world) rows() int { return len(w.kv.Pairs(verdictKeys)) }
+func (w *world) rows() int { return len(w.store.Pairs(verdictKeys)) }
 
 func inWorld(t *testing.T, f func(*testing.T, *world)) {
 	t.Helper()

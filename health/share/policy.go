@@ -71,7 +71,7 @@ const (
 	// shrinkPatience is how long a fleet must be small before each host probes for itself. After a
 	// fault of Consul, hosts are absent for a while.
 	shrinkPatience = time.Minute
-	// alonePatience is how long Consul must be away before a host probes for itself. An election of
+	// alonePatience is how long the store must be away before a host probes for itself. An election of
 	// Consul's leader takes less.
 	alonePatience = 10 * time.Second
 	// settleTime is how long a host goes on to probe after it no longer has to probe everything.
@@ -81,7 +81,7 @@ const (
 	// don't have it then, so this host probes it.
 	orphanPatience = 10 * time.Second
 
-	// hostsPerRate and maxSlow bound the rate of a host that is cut off: a fleet without Consul sends
+	// hostsPerRate and maxSlow bound the rate of a host that is cut off: a fleet without the store sends
 	// a target about as many probes as SmallFleet hosts, until the interval is maxSlow times longer.
 	hostsPerRate = SmallFleet
 	maxSlow      = 15
@@ -96,7 +96,7 @@ type mode struct {
 	waiting bool      // for the fleet's hosts
 	lost    bool      // it has waited for firstHosts
 	all     bool      // each host probes for itself
-	alone   bool      // this host is cut off from Consul
+	alone   bool      // this host is cut off from the store
 	stale   bool      // the rows can't be written now
 	small   time.Time // since when the fleet is small, while results are shared; zero: it isn't
 	settles time.Time // until when probes go on; zero: they don't

@@ -7,7 +7,7 @@
 // probers agree, a row of the fleet's tree. Only changes are written.
 //
 // In a small fleet, and with Probers "all", each host probes everything itself, and nothing is
-// shared. A host that is cut off from Consul probes everything itself at a reduced rate.
+// shared. A host that is cut off from the store probes everything itself at a reduced rate.
 // docs/decisions/11 has the reasons and the costs.
 //
 // Source code organization:

@@ -222,13 +222,13 @@ func TestFleetWithoutConsul(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(40)
 		w.fleet(20, ProbersAuto, targets...)
-		w.kv.SetDown(true)
+		w.store.SetDown(true)
 		w.sleep(20 * time.Second)
 		w.setDown(true, targets[:5]...)
 		w.sleep(20 * time.Second)
 		w.expect("without Consul", "unhealthy", targets[:5]...)
 		w.expect("without Consul", "healthy", targets[5:]...)
-		w.kv.SetDown(false)
+		w.store.SetDown(false)
 		for range 60 {
 			w.sleep(time.Second)
 			w.expect("while Consul is back", "unhealthy", targets[:5]...)

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/fleettest"
 	"github.com/ironvip/ironvip/test/must"
@@ -125,7 +125,7 @@ func TestOneOfTwoHostsDrains(t *testing.T) {
 			var once atomic.Bool
 			h.tree.Client.Before(func(c fleettest.Call) error {
 				for _, op := range c.Ops {
-					if op.Verb == consulkv.Cas && strings.Contains(op.Key, "/tree/"+Folder) && once.CompareAndSwap(false, true) {
+					if op.Verb == kv.Cas && strings.Contains(op.Key, "/tree/"+Folder) && once.CompareAndSwap(false, true) {
 						arrived.Done()
 						<-both
 						return nil

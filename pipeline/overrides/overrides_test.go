@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/store"
@@ -351,7 +351,7 @@ func TestSetConfirmsWhatIsSet(t *testing.T) {
 		a.has("10.0.0.1")
 		var writes atomic.Int32
 		a.tree.Client.Before(func(c fleettest.Call) error {
-			if slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return strings.Contains(op.Key, "/tree/"+Folder) }) {
+			if slices.ContainsFunc(c.Ops, func(op kv.Op) bool { return strings.Contains(op.Key, "/tree/"+Folder) }) {
 				writes.Add(1)
 			}
 			return nil

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/consul"
 	"github.com/ironvip/ironvip/test/consultest"
 	"github.com/ironvip/ironvip/test/fleettest"
 	"github.com/ironvip/ironvip/test/must"
@@ -19,9 +19,9 @@ import (
 // joinConsul starts a host on a Consul server.
 func joinConsul(t *testing.T, server *consultest.Server, name string) *host {
 	t.Helper()
-	kv := must.Get(consulkv.New(consulkv.Config{Address: server.URL, Token: server.Token}))(t)
-	t.Cleanup(kv.Close)
-	return joinBy(t, fleettest.NewMemory(), name, kv)
+	store := must.Get(consul.New(consul.Config{Address: server.URL, Token: server.Token}))(t)
+	t.Cleanup(store.Close)
+	return joinBy(t, fleettest.NewMemory(), name, store)
 }
 
 // This is the storm against a real server that is suspended, killed and restarted.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/store"
@@ -43,13 +43,13 @@ type host struct {
 // join starts a host on a store in memory and waits until its source runs.
 func join(t *testing.T, m *fleettest.Memory, name string) *host { return joinBy(t, m, name, nil) }
 
-// joinBy is join through kv instead of the memory's own, unless kv is nil.
-func joinBy(t *testing.T, m *fleettest.Memory, name string, kv consulkv.Store) *host {
+// joinBy is join through engine instead of the memory's own, unless engine is nil.
+func joinBy(t *testing.T, m *fleettest.Memory, name string, engine kv.Store) *host {
 	t.Helper()
 	h := &host{name: name, fixture: &fixture{t: t, clock: &table.Clock{}}}
 	var store *registry.Shared[Record]
 	var stored *registry.Shared[overrides.Override]
-	h.Host = m.Run(t, fleet.Options{Node: name, Folders: []string{Folder, overrides.Folder}, KV: kv}, func(tree *fleet.Tree) {
+	h.Host = m.Run(t, fleet.Options{Node: name, Folders: []string{Folder, overrides.Folder}, KV: engine}, func(tree *fleet.Tree) {
 		store, stored = Shared(tree), overrides.Shared(tree)
 	})
 	h.begin(h.Tree, store, stored)
@@ -168,7 +168,7 @@ func TestFleetAgrees(t *testing.T) {
 
 // isWrite reports whether a call to the store writes services.
 func isWrite(c fleettest.Call) bool {
-	return slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return strings.Contains(op.Key, "/tree/"+Folder) })
+	return slices.ContainsFunc(c.Ops, func(op kv.Op) bool { return strings.Contains(op.Key, "/tree/"+Folder) })
 }
 
 // overtaken runs a write. Before its commit it calls by.

@@ -19,7 +19,8 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/consul"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/consultest"
 	"github.com/ironvip/ironvip/test/must"
@@ -49,7 +50,7 @@ func BenchmarkHosts(b *testing.B) {
 
 func measureHosts(b *testing.B, hosts int) {
 	s := consultest.Start(b, consultest.Options{Config: map[string]any{"limits": map[string]any{"http_max_conns_per_client": 8000}}})
-	config := consulkv.Config{Address: s.URL, Token: s.Token}
+	config := consul.Config{Address: s.URL, Token: s.Token}
 	empty := usageOf(b, s)
 	floor := followers(b, s, hosts)
 
@@ -68,9 +69,9 @@ func measureHosts(b *testing.B, hosts int) {
 	trees := make([]*fleet.Tree, hosts)
 	started := usageOf(b, s)
 	for i := range trees {
-		kv := must.Get(consulkv.New(config))(b)
-		b.Cleanup(kv.Close)
-		tree := fleet.New(fleet.Options{KV: kv, Clock: &table.Clock{}, Node: fmt.Sprintf("host%d", i), Folders: []string{"a"}})
+		store := must.Get(consul.New(config))(b)
+		b.Cleanup(store.Close)
+		tree := fleet.New(fleet.Options{KV: store, Clock: &table.Clock{}, Node: fmt.Sprintf("host%d", i), Folders: []string{"a"}})
 		trees[i] = tree
 		running.Go(func() { _ = tree.Run(ctx) })
 		running.Go(func() { arrivals.follow(ctx, tree) })
@@ -205,12 +206,12 @@ func followers(b *testing.B, s *consultest.Server, n int) floorCost {
 	a := newArrivals(n)
 	var ready atomic.Int64
 	for range n {
-		kv := must.Get(consulkv.New(consulkv.Config{Address: s.URL, Token: s.Token}))(b)
+		store := must.Get(consul.New(consul.Config{Address: s.URL, Token: s.Token}))(b)
 		running.Go(func() {
-			defer kv.Close()
+			defer store.Close()
 			after, counted := uint64(0), false
 			for ctx.Err() == nil {
-				p, index, err := kv.Get(ctx, key, consulkv.Query{After: after, Wait: time.Minute})
+				p, index, err := store.Get(ctx, key, kv.Query{After: after, Wait: time.Minute})
 				if err != nil {
 					continue
 				}

@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/consul"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/consultest"
 	"github.com/ironvip/ironvip/test/must"
@@ -81,10 +81,10 @@ func measureStart(b *testing.B, s *consultest.Server, name string, hosts int) us
 	trees := make([]*fleet.Tree, hosts)
 	before := usageOf(b, s)
 	for i := range trees {
-		kv := must.Get(consulkv.New(consulkv.Config{Address: s.URL, Token: s.Token}))(b)
-		trees[i] = fleet.New(fleet.Options{KV: kv, Clock: &table.Clock{}, Node: fmt.Sprint(name, i), Folders: []string{"leases", "services"}})
+		store := must.Get(consul.New(consul.Config{Address: s.URL, Token: s.Token}))(b)
+		trees[i] = fleet.New(fleet.Options{KV: store, Clock: &table.Clock{}, Node: fmt.Sprint(name, i), Folders: []string{"leases", "services"}})
 		running.Go(func() {
-			defer kv.Close()
+			defer store.Close()
 			_ = trees[i].Run(ctx)
 		})
 	}

@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/consul"
+	"github.com/ironvip/ironvip/fleet/kv"
 )
 
 // ErrDown is why calls fail while a client is down.
@@ -18,7 +19,7 @@ var ErrDown = fmt.Errorf("%w: made unavailable", fleet.ErrUnavailable)
 
 var errLost = fmt.Errorf("%w: answer made to be lost", fleet.ErrUnavailable)
 
-// Client is one host's way to a Memory, a consulkv.Store with faults.
+// Client is one host's way to a Memory, a kv.Store with faults.
 type Client struct {
 	memory *Memory
 
@@ -26,7 +27,7 @@ type Client struct {
 	down   bool
 	broken chan struct{} // closed to break held calls
 	lose   int
-	detain *[]consulkv.Op // where the next to be held up goes; nil: none is
+	detain *[]kv.Op // where the next to be held up goes; nil: none is
 	before func(Call) error
 	after  func(Call)
 	slow   time.Duration
@@ -37,24 +38,24 @@ type Client struct {
 	calls     Counts
 }
 
-var _ consulkv.Store = (*Client)(nil)
+var _ kv.Store = (*Client)(nil)
 
-// Engine implements consulkv.Store.
-func (c *Client) Engine() consulkv.Engine { return consulkv.Consul }
+// Engine implements kv.Store.
+func (c *Client) Engine() kv.Engine { return consul.Words }
 
 // Call names a call to the store.
 type Call struct {
 	Method string // "Get", "List", "Level", "Txn", "NewSession", "Renew", "EndSession"
 	Key    string // key, prefix or session
-	Query  consulkv.Query
-	Ops    []consulkv.Op
+	Query  kv.Query
+	Ops    []kv.Op
 }
 
 // Writes reports whether the call may change the store.
 func (c Call) Writes() bool {
 	switch c.Method {
 	case "Txn":
-		return slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return op.Verb != consulkv.Read })
+		return slices.ContainsFunc(c.Ops, func(op kv.Op) bool { return op.Verb != kv.Read })
 	case "NewSession", "EndSession":
 		return true
 	}
@@ -89,12 +90,12 @@ func (c *Client) LoseAnswers(n int) {
 // Detain has the next transaction that a tree's Commit sends held up on its way, while
 // its caller gets an error. Arrive has it happen after all, if its conditions hold
 // then; without one, the next isn't held up any more.
-func (c *Client) Detain() (arrive func() consulkv.Outcome) {
-	detained := new([]consulkv.Op)
+func (c *Client) Detain() (arrive func() kv.Outcome) {
+	detained := new([]kv.Op)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.detain = detained
-	return func() consulkv.Outcome {
+	return func() kv.Outcome {
 		c.mu.Lock()
 		ops := *detained
 		if c.detain == detained {
@@ -102,7 +103,7 @@ func (c *Client) Detain() (arrive func() consulkv.Outcome) {
 		}
 		c.mu.Unlock()
 		if ops == nil {
-			return consulkv.Outcome{}
+			return kv.Outcome{}
 		}
 		c.memory.mu.Lock()
 		defer c.memory.mu.Unlock()
@@ -111,10 +112,10 @@ func (c *Client) Detain() (arrive func() consulkv.Outcome) {
 }
 
 // detains reports whether a transaction is the one to be held up.
-func (c *Client) detains(ops []consulkv.Op) bool {
+func (c *Client) detains(ops []kv.Op) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.detain == nil || !slices.ContainsFunc(ops, func(op consulkv.Op) bool { return op.Verb == consulkv.Cas }) {
+	if c.detain == nil || !slices.ContainsFunc(ops, func(op kv.Op) bool { return op.Verb == kv.Cas }) {
 		return false
 	}
 	*c.detain, c.detain = ops, nil
@@ -160,7 +161,7 @@ func (c *Client) SetReplaying(state *Memory) {
 }
 
 // server returns what answers a read.
-func (c *Client) server(q consulkv.Query) *Memory {
+func (c *Client) server(q kv.Query) *Memory {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !q.Consistent && c.replaying != nil {
@@ -233,7 +234,7 @@ func (c *Client) count(n int) {
 
 // hold calls answer under the store's lock, until the index it returns is
 // higher than the one waited for.
-func (c *Client) hold(ctx context.Context, call Call, q consulkv.Query, answer func(*Memory) uint64) (uint64, error) {
+func (c *Client) hold(ctx context.Context, call Call, q kv.Query, answer func(*Memory) uint64) (uint64, error) {
 	broken, err := c.enter(ctx, call, func(n *Counts) {
 		if q.After > 0 {
 			n.Held++
@@ -291,9 +292,9 @@ func (c *Client) arrive(ctx context.Context, call Call, broken <-chan struct{}) 
 	}
 }
 
-// Get implements consulkv.Store.
-func (c *Client) Get(ctx context.Context, key string, q consulkv.Query) (*consulkv.Pair, uint64, error) {
-	var pair *consulkv.Pair
+// Get implements kv.Store.
+func (c *Client) Get(ctx context.Context, key string, q kv.Query) (*kv.Pair, uint64, error) {
+	var pair *kv.Pair
 	index, err := c.hold(ctx, Call{Method: "Get", Key: key, Query: q}, q, func(m *Memory) uint64 {
 		pair = nil
 		if p, ok := m.pairs[key]; ok {
@@ -310,8 +311,8 @@ func (c *Client) Get(ctx context.Context, key string, q consulkv.Query) (*consul
 	return pair, index, nil
 }
 
-// List implements consulkv.Store.
-func (c *Client) List(ctx context.Context, prefix string, q consulkv.Query) (pairs []consulkv.Pair, index uint64, err error) {
+// List implements kv.Store.
+func (c *Client) List(ctx context.Context, prefix string, q kv.Query) (pairs []kv.Pair, index uint64, err error) {
 	index, err = c.hold(ctx, Call{Method: "List", Key: prefix, Query: q}, q, func(m *Memory) uint64 {
 		index := m.prefixIndex(prefix)
 		pairs = m.under(prefix)
@@ -328,9 +329,9 @@ func (c *Client) List(ctx context.Context, prefix string, q consulkv.Query) (pai
 	return pairs, index, nil
 }
 
-// Level implements consulkv.Store.
+// Level implements kv.Store.
 func (c *Client) Level(ctx context.Context, prefix string) (names []string, index uint64, err error) {
-	index, err = c.hold(ctx, Call{Method: "Level", Key: prefix}, consulkv.Query{}, func(m *Memory) uint64 {
+	index, err = c.hold(ctx, Call{Method: "Level", Key: prefix}, kv.Query{}, func(m *Memory) uint64 {
 		for _, p := range m.under(prefix) {
 			name := p.Key
 			if first, _, deeper := strings.Cut(name[len(prefix):], "/"); deeper {
@@ -348,8 +349,8 @@ func (c *Client) Level(ctx context.Context, prefix string) (names []string, inde
 	return names, index, nil
 }
 
-// Txn implements consulkv.Store. It refuses what Consul refuses for its size.
-func (c *Client) Txn(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, error) {
+// Txn implements kv.Store. It refuses what Consul refuses for its size.
+func (c *Client) Txn(ctx context.Context, ops []kv.Op) (kv.Outcome, error) {
 	call := Call{Method: "Txn", Ops: ops}
 	if _, err := c.enter(ctx, call, func(n *Counts) {
 		if call.Writes() {
@@ -358,32 +359,32 @@ func (c *Client) Txn(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, 
 			n.Reads++
 		}
 	}); err != nil {
-		return consulkv.Outcome{}, err
+		return kv.Outcome{}, err
 	}
 	size := 0
 	for _, op := range ops {
 		size += len(op.Key) + len(op.Value)*4/3 + 80
 	}
 	if len(ops) > 128 || size > 512<<10 {
-		return consulkv.Outcome{}, errors.New("transaction is too large for Consul")
+		return kv.Outcome{}, errors.New("transaction is too large for Consul")
 	}
 	if c.detains(ops) {
-		return consulkv.Outcome{}, errLost
+		return kv.Outcome{}, errLost
 	}
 	out, err := c.memory.slowly(ctx, ops)
 	if err != nil {
-		return consulkv.Outcome{}, err
+		return kv.Outcome{}, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lose > 0 {
 		c.lose--
-		return consulkv.Outcome{}, errLost
+		return kv.Outcome{}, errLost
 	}
 	return out, nil
 }
 
-// NewSession implements consulkv.Store.
+// NewSession implements kv.Store.
 func (c *Client) NewSession(ctx context.Context, name string, ttl, lockDelay time.Duration) (string, error) {
 	if _, err := c.enter(ctx, Call{Method: "NewSession"}, func(n *Counts) { n.Sessions++ }); err != nil {
 		return "", err
@@ -393,7 +394,7 @@ func (c *Client) NewSession(ctx context.Context, name string, ttl, lockDelay tim
 	return c.memory.newSession(name, ttl, lockDelay), nil
 }
 
-// Renew implements consulkv.Store.
+// Renew implements kv.Store.
 func (c *Client) Renew(ctx context.Context, id string) (bool, error) {
 	if _, err := c.enter(ctx, Call{Method: "Renew", Key: id}, func(n *Counts) { n.Sessions++ }); err != nil {
 		return false, err
@@ -407,7 +408,7 @@ func (c *Client) Renew(ctx context.Context, id string) (bool, error) {
 	return s != nil, nil
 }
 
-// EndSession implements consulkv.Store.
+// EndSession implements kv.Store.
 func (c *Client) EndSession(ctx context.Context, id string) error {
 	if _, err := c.enter(ctx, Call{Method: "EndSession", Key: id}, func(n *Counts) { n.Sessions++ }); err != nil {
 		return err

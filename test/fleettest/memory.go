@@ -15,14 +15,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 )
 
 // Memory is the store. Its methods may be called by any goroutine.
 type Memory struct {
 	mu         sync.Mutex
 	index      uint64
-	pairs      map[string]consulkv.Pair
+	pairs      map[string]kv.Pair
 	tombstones map[string]uint64 // when keys were removed
 	sessions   map[string]*session
 	delays     map[string]time.Time // until when a key can't be locked
@@ -39,7 +39,7 @@ type Memory struct {
 // keyState is what the store holds for a key.
 type keyState struct {
 	key     string
-	pair    *consulkv.Pair
+	pair    *kv.Pair
 	removed uint64
 }
 
@@ -54,7 +54,7 @@ type session struct {
 func NewMemory() *Memory {
 	return &Memory{
 		index:      10,
-		pairs:      map[string]consulkv.Pair{},
+		pairs:      map[string]kv.Pair{},
 		tombstones: map[string]uint64{},
 		sessions:   map[string]*session{},
 		delays:     map[string]time.Time{},
@@ -106,11 +106,11 @@ func (m *Memory) setPace(d time.Duration) {
 }
 
 // slowly does a transaction at the store's pace.
-func (m *Memory) slowly(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, error) {
+func (m *Memory) slowly(ctx context.Context, ops []kv.Op) (kv.Outcome, error) {
 	m.mu.Lock()
 	pace := m.pace
 	m.mu.Unlock()
-	done := make(chan consulkv.Outcome, 1)
+	done := make(chan kv.Outcome, 1)
 	do := func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -130,7 +130,7 @@ func (m *Memory) slowly(ctx context.Context, ops []consulkv.Op) (consulkv.Outcom
 	case out := <-done:
 		return out, nil
 	case <-ctx.Done():
-		return consulkv.Outcome{}, ctx.Err()
+		return kv.Outcome{}, ctx.Err()
 	}
 }
 
@@ -165,7 +165,7 @@ func (m *Memory) Get(key string) (string, bool) {
 }
 
 // Pairs returns all keys that begin with prefix, in order.
-func (m *Memory) Pairs(prefix string) []consulkv.Pair {
+func (m *Memory) Pairs(prefix string) []kv.Pair {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.under(prefix)
@@ -190,7 +190,7 @@ func (m *Memory) Frozen() *Memory {
 // Snapshot is what the store held at one time.
 type Snapshot struct {
 	index uint64
-	pairs map[string]consulkv.Pair
+	pairs map[string]kv.Pair
 }
 
 // Snapshot returns what the store holds now.
@@ -263,11 +263,11 @@ func (m *Memory) set(key string, value []byte, index uint64) uint64 {
 	if ok && bytes.Equal(old.Value, value) {
 		return old.Index
 	}
-	m.put(consulkv.Pair{Key: key, Value: bytes.Clone(value), Index: index, Session: old.Session})
+	m.put(kv.Pair{Key: key, Value: bytes.Clone(value), Index: index, Session: old.Session})
 	return index
 }
 
-func (m *Memory) put(p consulkv.Pair) {
+func (m *Memory) put(p kv.Pair) {
 	m.remember(p.Key)
 	m.pairs[p.Key] = p
 	delete(m.tombstones, p.Key)
@@ -302,14 +302,14 @@ func (m *Memory) restore() {
 	}
 }
 
-func (m *Memory) under(prefix string) []consulkv.Pair {
-	var out []consulkv.Pair
+func (m *Memory) under(prefix string) []kv.Pair {
+	var out []kv.Pair
 	for key, p := range m.pairs {
 		if strings.HasPrefix(key, prefix) {
 			out = append(out, p)
 		}
 	}
-	slices.SortFunc(out, func(a, b consulkv.Pair) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(out, func(a, b kv.Pair) int { return strings.Compare(a.Key, b.Key) })
 	return out
 }
 
@@ -340,13 +340,13 @@ func (m *Memory) keyIndex(key string) uint64 {
 }
 
 // txn does all of the operations, or none.
-func (m *Memory) txn(ops []consulkv.Op) consulkv.Outcome {
+func (m *Memory) txn(ops []kv.Op) kv.Outcome {
 	m.undo = m.undo[:0]
-	var out consulkv.Outcome
+	var out kv.Outcome
 	next := m.index + 1
 	onlyRead := true
 	for i, op := range ops {
-		if op.Verb == consulkv.Read {
+		if op.Verb == kv.Read {
 			if p, ok := m.pairs[op.Key]; ok {
 				out.Pairs = append(out.Pairs, p)
 			}
@@ -355,13 +355,13 @@ func (m *Memory) txn(ops []consulkv.Op) consulkv.Outcome {
 		onlyRead = false
 		index, refused := m.do(op, next)
 		if refused != "" {
-			out.Refused = append(out.Refused, consulkv.Refusal{Op: i, Reason: refused})
+			out.Refused = append(out.Refused, kv.Refusal{Op: i, Reason: refused})
 		}
 		out.Index = max(out.Index, index)
 	}
 	if len(out.Refused) > 0 {
 		m.restore()
-		return consulkv.Outcome{Refused: out.Refused}
+		return kv.Outcome{Refused: out.Refused}
 	}
 	if onlyRead {
 		return out
@@ -371,36 +371,36 @@ func (m *Memory) txn(ops []consulkv.Op) consulkv.Outcome {
 	return out
 }
 
-func (m *Memory) do(op consulkv.Op, next uint64) (index uint64, refused string) {
+func (m *Memory) do(op kv.Op, next uint64) (index uint64, refused string) {
 	old, exists := m.pairs[op.Key]
 	switch op.Verb {
-	case consulkv.Set:
+	case kv.Set:
 		return m.set(op.Key, op.Value, next), ""
-	case consulkv.Cas:
+	case kv.Cas:
 		if exists && op.Index != old.Index || !exists && op.Index != 0 {
 			return 0, fmt.Sprintf("failed to set key %q, index is stale", op.Key)
 		}
 		return m.set(op.Key, op.Value, next), ""
-	case consulkv.Delete:
+	case kv.Delete:
 		if exists {
 			m.remove(op.Key, next)
 		}
-	case consulkv.DeleteCas:
+	case kv.DeleteCas:
 		if exists && op.Index != old.Index {
 			return 0, fmt.Sprintf("failed to delete key %q, index is stale", op.Key)
 		}
 		if exists {
 			m.remove(op.Key, next)
 		}
-	case consulkv.CheckGone:
+	case kv.CheckGone:
 		if exists {
 			return 0, fmt.Sprintf("key %q exists", op.Key)
 		}
-	case consulkv.CheckIndex:
+	case kv.CheckIndex:
 		if !exists || op.Index != old.Index {
 			return 0, fmt.Sprintf("current modify index does not match for key %q", op.Key)
 		}
-	case consulkv.Lock:
+	case kv.Lock:
 		switch {
 		case m.sessions[op.Session] == nil:
 			return 0, fmt.Sprintf("invalid session %q", op.Session)
@@ -409,13 +409,13 @@ func (m *Memory) do(op consulkv.Op, next uint64) (index uint64, refused string) 
 		case exists && old.Session == op.Session && bytes.Equal(old.Value, op.Value):
 			return old.Index, ""
 		}
-		m.put(consulkv.Pair{Key: op.Key, Value: bytes.Clone(op.Value), Index: next, Session: op.Session})
+		m.put(kv.Pair{Key: op.Key, Value: bytes.Clone(op.Value), Index: next, Session: op.Session})
 		return next, ""
-	case consulkv.Unlock:
+	case kv.Unlock:
 		if !exists || old.Session != op.Session {
 			return 0, fmt.Sprintf("failed to unlock key %q, lock isn't held, or is held by another session", op.Key)
 		}
-		m.put(consulkv.Pair{Key: op.Key, Value: bytes.Clone(op.Value), Index: next})
+		m.put(kv.Pair{Key: op.Key, Value: bytes.Clone(op.Value), Index: next})
 		return next, ""
 	default:
 		return 0, fmt.Sprintf("unknown verb %q", op.Verb)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/consul"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -53,14 +53,14 @@ func (m *Memory) Run(t testing.TB, o fleet.Options, prepare func(*fleet.Tree)) *
 }
 
 // RunOn is Run on a real Consul.
-func RunOn(t testing.TB, server consulkv.Config, o fleet.Options, prepare func(*fleet.Tree)) *Host {
+func RunOn(t testing.TB, server consul.Config, o fleet.Options, prepare func(*fleet.Tree)) *Host {
 	t.Helper()
-	kv, err := consulkv.New(server)
+	store, err := consul.New(server)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(kv.Close)
-	o.KV = kv
+	t.Cleanup(store.Close)
+	o.KV = store
 	return RunTree(t, o, prepare)
 }
 

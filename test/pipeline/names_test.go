@@ -18,7 +18,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/allocator"
-	"github.com/ironvip/ironvip/ipam/consulstore"
+	"github.com/ironvip/ironvip/ipam/fleetstore"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -106,8 +106,8 @@ func sourceOf(catalog int) string { return fmt.Sprint("dc", catalog+1) }
 func (c *catalogs) start(node string) {
 	clock, log := table.NewClock(time.Now()), slog.New(slog.DiscardHandler)
 	h := &namesHost{plane: reconciletest.NewPlane(), shown: map[string]netip.Addr{}}
-	var store *consulstore.Store
-	h.tree = c.kv.Run(c.t, fleet.Options{Node: node, Clock: clock, Folders: consulstore.Folders()}, func(tree *fleet.Tree) { store = consulstore.New(tree) })
+	var store *fleetstore.Store
+	h.tree = c.kv.Run(c.t, fleet.Options{Node: node, Clock: clock, Folders: fleetstore.Folders()}, func(tree *fleet.Tree) { store = fleetstore.New(tree) })
 	allocator, err := allocator.New(c.t.Context(), store, ipam.Config{
 		ReuseDelay: time.Hour, // a name that returns gets its former address
 		Pools:      []ipam.Pool{{Name: "main", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/12")}, AutoAssign: true}},

@@ -5,7 +5,7 @@
 //   - table.go: Table, the leases with their holders, and the feeds of their changes
 //   - trial.go: Trial, ops tried on a Table without changing it
 //
-// boltstore and memstore embed a Store. consulstore, which other processes write too, uses
+// boltstore and memstore embed a Store. fleetstore, which other processes write too, uses
 // Table and Trial. The package does no I/O of its own.
 package leasetable
 

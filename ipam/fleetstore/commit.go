@@ -1,4 +1,4 @@
-package consulstore
+package fleetstore
 
 import (
 	"context"
@@ -20,7 +20,7 @@ const (
 	// catchUp is how long a commit waits for the rest of a change that the tree has only in part.
 	catchUp = time.Second
 	// mismatchTimeout is how long a service's leases and holdings must differ, while the tree is
-	// in touch with Consul, before the holdings are rewritten from the leases: somebody has edited
+	// in touch with the store, before the holdings are rewritten from the leases: somebody has edited
 	// one of them.
 	mismatchTimeout = 30 * time.Second
 	// commitTimeout is for how long a commit starts to write more chunks. The caller has to try the

@@ -1,6 +1,6 @@
 //go:build long
 
-package consulstore
+package fleetstore
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package consulstore
+package fleetstore
 
 import (
 	"context"
@@ -26,7 +26,7 @@ var errLate = fmt.Errorf("%w: the earlier writes of this commit took too long", 
 // write writes groups, one chunk after the other and none after until, and sets their outcomes. It
 // returns whether any was written, and the attempts to plan again. The outcome of a chunk without an
 // answer is unknown. It and all that follow are planned again: with errSmaller in smaller chunks,
-// otherwise once Consul is available.
+// otherwise once the store is available.
 func (s *Store) write(ctx context.Context, until time.Time, groups []*group) (wrote bool, again []*attempt, err error) {
 	for len(groups) > 0 {
 		chunk, size := s.nextChunk(groups)
@@ -79,7 +79,7 @@ func (s *Store) nextChunk(groups []*group) (chunk []*group, size int) {
 	return groups, size
 }
 
-// resize sets the size of the next chunks by the outcome of one: half of it for a Consul that is too
+// resize sets the size of the next chunks by the outcome of one: half of it for a store that is too
 // slow, so that some of it gets done. It returns the outcome.
 func (s *Store) resize(batches, size int, took time.Duration, err error) error {
 	s.mu.Lock()

@@ -1,13 +1,13 @@
 //go:build system
 
-package consulstore
+package fleetstore
 
 import (
 	"fmt"
 	"testing"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/consul"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/consultest"
 	"github.com/ironvip/ironvip/test/fleettest"
@@ -17,7 +17,7 @@ import (
 // join runs a store against a real server.
 func join(t testing.TB, s *consultest.Server, node, prefix string) (store *Store, tree *fleet.Tree, end func()) {
 	t.Helper()
-	h := fleettest.RunOn(t, consulkv.Config{Address: s.URL, Token: s.Token}, fleet.Options{Node: node, Prefix: prefix, Folders: Folders()},
+	h := fleettest.RunOn(t, consul.Config{Address: s.URL, Token: s.Token}, fleet.Options{Node: node, Prefix: prefix, Folders: Folders()},
 		func(tree *fleet.Tree) { store = New(tree) })
 	<-store.entries.Ready()
 	return store, h.Tree, h.End

@@ -1,4 +1,4 @@
-// Package etcdkv is the store of a fleet in etcd: a consulkv.Store. Package consulkv has the one in Consul.
+// Package etcd is the store of a fleet in etcd: a kv.Store.
 //
 // A version is etcd's revision, a session is a lease, and a key is locked by the lease that it is attached to. Callers must not
 // depend on these differences:
@@ -12,7 +12,7 @@
 //	a transaction                  128 operations, 512 KiB      128 operations, 1.5 MiB
 //
 // It knows nothing of what the keys mean.
-package etcdkv
+package etcd
 
 import (
 	"context"
@@ -32,7 +32,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/wake"
 )
@@ -66,7 +66,7 @@ type Client struct {
 	etcd    atomic.Pointer[clientv3.Client]
 }
 
-var _ consulkv.Store = (*Client)(nil)
+var _ kv.Store = (*Client)(nil)
 
 // New returns etcd's store. It makes no request.
 func New(c Config) *Client {
@@ -120,9 +120,9 @@ func (c *Client) followConnections(ctx context.Context, conn *grpc.ClientConn) {
 	}
 }
 
-// Engine implements consulkv.Store.
-func (c *Client) Engine() consulkv.Engine {
-	return consulkv.Engine{Name: "etcd", Put: "etcdctl put", Delete: "etcdctl del", Look: "etcdctl endpoint health", Access: "this host's credentials"}
+// Engine implements kv.Store.
+func (c *Client) Engine() kv.Engine {
+	return kv.Engine{Name: "etcd", Put: "etcdctl put", Delete: "etcdctl del", Look: "etcdctl endpoint health", Access: "this host's credentials"}
 }
 
 // explanation is an error of etcd in words for people.
@@ -140,8 +140,8 @@ func (e explanation) Unwrap() error { return e.error }
 
 func explain(err error) error { return explanation{err} }
 
-func pairOf(kv *mvccpb.KeyValue) consulkv.Pair {
-	return consulkv.Pair{Key: string(kv.Key), Value: kv.Value, Index: uint64(kv.ModRevision), Session: sessionOf(clientv3.LeaseID(kv.Lease))}
+func pairOf(store *mvccpb.KeyValue) kv.Pair {
+	return kv.Pair{Key: string(store.Key), Value: store.Value, Index: uint64(store.ModRevision), Session: sessionOf(clientv3.LeaseID(store.Lease))}
 }
 
 func sessionOf(lease clientv3.LeaseID) string {
@@ -157,8 +157,8 @@ func leaseOf(session string) clientv3.LeaseID {
 	return clientv3.LeaseID(id)
 }
 
-// Get implements consulkv.Store.
-func (c *Client) Get(ctx context.Context, key string, q consulkv.Query) (*consulkv.Pair, uint64, error) {
+// Get implements kv.Store.
+func (c *Client) Get(ctx context.Context, key string, q kv.Query) (*kv.Pair, uint64, error) {
 	if q.After > 0 {
 		switch e, err := c.watch(ctx, key, q); {
 		case err != nil:
@@ -188,7 +188,7 @@ func (c *Client) Get(ctx context.Context, key string, q consulkv.Query) (*consul
 
 // reading returns the context and the options of a read. A stale one is answered by any member from what it has. Other requests
 // need a leader: a member without one then refuses them at once, and another one is asked.
-func reading(ctx context.Context, q consulkv.Query, options ...clientv3.OpOption) (context.Context, []clientv3.OpOption) {
+func reading(ctx context.Context, q kv.Query, options ...clientv3.OpOption) (context.Context, []clientv3.OpOption) {
 	if q.Stale {
 		return ctx, append(options, clientv3.WithSerializable())
 	}
@@ -199,7 +199,7 @@ func reading(ctx context.Context, q consulkv.Query, options ...clientv3.OpOption
 // is over, or etcd can't tell, because its history is compacted, it may have gone back, or the watch's token is outdated.
 //
 // Watches share a stream, which keeps the token that it began with. Once that is not accepted, the next watch begins another one.
-func (c *Client) watch(ctx context.Context, key string, q consulkv.Query, options ...clientv3.OpOption) (newest *clientv3.Event, err error) {
+func (c *Client) watch(ctx context.Context, key string, q kv.Query, options ...clientv3.OpOption) (newest *clientv3.Event, err error) {
 	etcd, err := c.open(ctx)
 	if err != nil {
 		return nil, err
@@ -236,8 +236,8 @@ func (c *Client) watch(ctx context.Context, key string, q consulkv.Query, option
 	}
 }
 
-// List implements consulkv.Store.
-func (c *Client) List(ctx context.Context, prefix string, q consulkv.Query) (pairs []consulkv.Pair, index uint64, err error) {
+// List implements kv.Store.
+func (c *Client) List(ctx context.Context, prefix string, q kv.Query) (pairs []kv.Pair, index uint64, err error) {
 	if q.After > 0 {
 		if _, err := c.watch(ctx, prefix, q, clientv3.WithPrefix()); err != nil {
 			return nil, 0, err
@@ -246,9 +246,9 @@ func (c *Client) List(ctx context.Context, prefix string, q consulkv.Query) (pai
 	return c.read(ctx, prefix, q)
 }
 
-// Level implements consulkv.Store.
+// Level implements kv.Store.
 func (c *Client) Level(ctx context.Context, prefix string) (names []string, index uint64, err error) {
-	pairs, index, err := c.read(ctx, prefix, consulkv.Query{}, clientv3.WithKeysOnly())
+	pairs, index, err := c.read(ctx, prefix, kv.Query{}, clientv3.WithKeysOnly())
 	last := ""
 	for _, p := range pairs { // in order
 		name := p.Key
@@ -264,7 +264,7 @@ func (c *Client) Level(ctx context.Context, prefix string) (names []string, inde
 }
 
 // read reads all keys under a prefix at one revision.
-func (c *Client) read(ctx context.Context, prefix string, q consulkv.Query, options ...clientv3.OpOption) (pairs []consulkv.Pair, index uint64, err error) {
+func (c *Client) read(ctx context.Context, prefix string, q kv.Query, options ...clientv3.OpOption) (pairs []kv.Pair, index uint64, err error) {
 	etcd, err := c.open(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -281,8 +281,8 @@ func (c *Client) read(ctx context.Context, prefix string, q consulkv.Query, opti
 		if index == 0 {
 			index = uint64(r.Header.Revision)
 		}
-		for _, kv := range r.Kvs {
-			pairs = append(pairs, pairOf(kv))
+		for _, store := range r.Kvs {
+			pairs = append(pairs, pairOf(store))
 		}
 		if more = r.More && len(r.Kvs) > 0; !more {
 			break
@@ -291,7 +291,7 @@ func (c *Client) read(ctx context.Context, prefix string, q consulkv.Query, opti
 	return pairs, index, nil
 }
 
-// NewSession implements consulkv.Store. A lease has no name, and etcd no delay of locks.
+// NewSession implements kv.Store. A lease has no name, and etcd no delay of locks.
 func (c *Client) NewSession(ctx context.Context, _ string, ttl, _ time.Duration) (string, error) {
 	etcd, err := c.open(ctx)
 	if err != nil {
@@ -304,7 +304,7 @@ func (c *Client) NewSession(ctx context.Context, _ string, ttl, _ time.Duration)
 	return sessionOf(r.ID), nil
 }
 
-// Renew implements consulkv.Store.
+// Renew implements kv.Store.
 func (c *Client) Renew(ctx context.Context, id string) (alive bool, err error) {
 	etcd, err := c.open(ctx)
 	if err != nil {
@@ -318,7 +318,7 @@ func (c *Client) Renew(ctx context.Context, id string) (alive bool, err error) {
 	return true, nil
 }
 
-// EndSession implements consulkv.Store.
+// EndSession implements kv.Store.
 func (c *Client) EndSession(ctx context.Context, id string) error {
 	etcd, err := c.open(ctx)
 	if err != nil {

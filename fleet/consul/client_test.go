@@ -1,4 +1,4 @@
-package consulkv_test
+package consul_test
 
 import (
 	"net/http"
@@ -7,7 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/consul"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/test/must"
 )
 
@@ -58,10 +59,10 @@ func TestWhatIsAList(t *testing.T) {
 				_, _ = w.Write([]byte(strings.ReplaceAll(c.body, `"p/`, `"p/ %2F/`)))
 			}))
 			defer server.Close()
-			kv, err := consulkv.New(consulkv.Config{Address: server.URL, Datacenter: "dc2", Namespace: "team", Partition: "part", Token: "secret"})
+			store, err := consul.New(consul.Config{Address: server.URL, Datacenter: "dc2", Namespace: "team", Partition: "part", Token: "secret"})
 			must.Succeed(t, err)
-			defer kv.Close()
-			pairs, index, err := kv.List(t.Context(), "p/ %2F/", consulkv.Query{After: 3, Wait: 1500 * time.Millisecond, Consistent: true})
+			defer store.Close()
+			pairs, index, err := store.List(t.Context(), "p/ %2F/", kv.Query{After: 3, Wait: 1500 * time.Millisecond, Consistent: true})
 			switch {
 			case c.refused != "":
 				if err == nil || !strings.Contains(err.Error(), c.refused) || !strings.HasPrefix(err.Error(), "consul: ") {

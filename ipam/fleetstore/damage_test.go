@@ -1,4 +1,4 @@
-package consulstore
+package fleetstore
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"go4.org/netipx"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/allocator"
@@ -243,7 +243,7 @@ func TestCostOfOneLease(t *testing.T) {
 	var mu sync.Mutex
 	var writes []int // operations of each transaction that writes leases
 	h.Before(func(c fleettest.Call) error {
-		if slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return op.Verb == consulkv.Cas && strings.HasPrefix(op.Key, prefix) }) {
+		if slices.ContainsFunc(c.Ops, func(op kv.Op) bool { return op.Verb == kv.Cas && strings.HasPrefix(op.Key, prefix) }) {
 			mu.Lock()
 			defer mu.Unlock()
 			writes = append(writes, len(c.Ops))

@@ -1,4 +1,4 @@
-package consulstore
+package fleetstore
 
 import (
 	"fmt"
@@ -30,7 +30,7 @@ func start(t testing.TB, m *fleettest.Memory, name string) *host {
 	return h
 }
 
-// fresh waits until a host is in touch with Consul.
+// fresh waits until a host is in touch with the store.
 func fresh(t testing.TB, h *fleet.Tree) {
 	t.Helper()
 	within := time.After(time.Minute)

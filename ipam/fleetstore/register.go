@@ -1,4 +1,4 @@
-package consulstore
+package fleetstore
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Registrar commits the registration of a new service together with its leases, in one Consul
+// Registrar commits the registration of a new service together with its leases, in one
 // transaction. Both are writes to the same tree: this is the only place that knows the tree's batch
 // and the allocator. sources/rest calls it. docs/decisions/07 has the reason.
 type Registrar struct {

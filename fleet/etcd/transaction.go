@@ -1,4 +1,4 @@
-package etcdkv
+package etcd
 
 import (
 	"context"
@@ -7,10 +7,10 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 )
 
-// A transaction of etcd compares keys with constants. Operations of a consulkv.Store depend on what keys are: a lock is
+// A transaction of etcd compares keys with constants. Operations of a kv.Store depend on what keys are: a lock is
 // had if it is free or mine. So each transaction is worked out for a state of its keys, and compares that this is their
 // state. If it isn't, etcd answers with what they are, and the transaction is worked out again.
 //
@@ -26,16 +26,16 @@ type state struct {
 type plan struct {
 	keys    []string // in the order of their first operations
 	before  map[string]state
-	puts    map[string]consulkv.Op // the last operation that writes each key
+	puts    map[string]kv.Op // the last operation that writes each key
 	reads   []string
-	refused []consulkv.Refusal
+	refused []kv.Refusal
 }
 
-// Txn implements consulkv.Store.
-func (c *Client) Txn(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, error) {
+// Txn implements kv.Store.
+func (c *Client) Txn(ctx context.Context, ops []kv.Op) (kv.Outcome, error) {
 	etcd, err := c.open(ctx)
 	if err != nil {
-		return consulkv.Outcome{}, err
+		return kv.Outcome{}, err
 	}
 	ctx = clientv3.WithRequireLeader(ctx)
 	before, actual := expected(ops), false
@@ -45,7 +45,7 @@ func (c *Client) Txn(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, 
 		p := workOut(ops, before)
 		switch {
 		case len(p.refused) > 0 && actual:
-			return consulkv.Outcome{Refused: p.refused}, nil
+			return kv.Outcome{Refused: p.refused}, nil
 		case before == nil || len(p.refused) > 0: // ask for the state
 			compares = []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(p.keys[0]), "<", 0)} // never
 		default:
@@ -53,10 +53,10 @@ func (c *Client) Txn(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, 
 		}
 		r, err := etcd.Txn(ctx).If(compares...).Then(then...).Else(p.look()...).Commit()
 		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			return consulkv.Outcome{Refused: overSessions(ops)}, nil
+			return kv.Outcome{Refused: overSessions(ops)}, nil
 		}
 		if err != nil {
-			return consulkv.Outcome{}, explain(err)
+			return kv.Outcome{}, explain(err)
 		}
 		if r.Succeeded {
 			return p.outcome(r), nil
@@ -72,15 +72,15 @@ func (c *Client) Txn(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, 
 }
 
 // expected returns the state of the keys with which all operations succeed, or nil if there are several.
-func expected(ops []consulkv.Op) map[string]state {
+func expected(ops []kv.Op) map[string]state {
 	of := map[string]state{}
 	for _, op := range ops {
 		switch op.Verb {
-		case consulkv.Lock, consulkv.Unlock:
+		case kv.Lock, kv.Unlock:
 			return nil
-		case consulkv.Cas, consulkv.CheckIndex, consulkv.DeleteCas:
+		case kv.Cas, kv.CheckIndex, kv.DeleteCas:
 			of[op.Key] = state{index: op.Index}
-		case consulkv.CheckGone:
+		case kv.CheckGone:
 			of[op.Key] = state{}
 		}
 	}
@@ -88,49 +88,49 @@ func expected(ops []consulkv.Op) map[string]state {
 }
 
 // workOut works out a transaction.
-func workOut(ops []consulkv.Op, before map[string]state) *plan {
-	p := &plan{before: map[string]state{}, puts: map[string]consulkv.Op{}}
+func workOut(ops []kv.Op, before map[string]state) *plan {
+	p := &plan{before: map[string]state{}, puts: map[string]kv.Op{}}
 	now := map[string]state{}
 	for i, op := range ops {
-		if op.Verb == consulkv.Read {
+		if op.Verb == kv.Read {
 			p.reads = append(p.reads, op.Key)
 			continue
 		}
-		if _, known := now[op.Key]; !known && (op.Verb != consulkv.Set && op.Verb != consulkv.Delete) {
+		if _, known := now[op.Key]; !known && (op.Verb != kv.Set && op.Verb != kv.Delete) {
 			p.keys = append(p.keys, op.Key)
 			p.before[op.Key], now[op.Key] = before[op.Key], before[op.Key]
 		}
 		s := now[op.Key]
 		refuse := func(is bool, why string) bool {
 			if is {
-				p.refused = append(p.refused, consulkv.Refusal{Op: i, Reason: why})
+				p.refused = append(p.refused, kv.Refusal{Op: i, Reason: why})
 			}
 			return is
 		}
 		put := func(after state) { p.puts[op.Key], now[op.Key] = op, after }
 		mine := leaseOf(op.Session)
 		switch op.Verb {
-		case consulkv.Set:
+		case kv.Set:
 			put(s)
-		case consulkv.Delete:
+		case kv.Delete:
 			put(state{})
-		case consulkv.Cas:
+		case kv.Cas:
 			if !refuse(s.index != op.Index, "the key has another version") {
 				put(s)
 			}
-		case consulkv.CheckIndex:
+		case kv.CheckIndex:
 			refuse(s.index != op.Index || s.index == 0, "the key has another version")
-		case consulkv.CheckGone:
+		case kv.CheckGone:
 			refuse(s.index != 0, "the key exists")
-		case consulkv.DeleteCas:
+		case kv.DeleteCas:
 			if !refuse(s.index != 0 && s.index != op.Index, "the key has another version") {
 				put(state{})
 			}
-		case consulkv.Lock:
+		case kv.Lock:
 			if !refuse(mine == 0 || s.lease != 0 && s.lease != mine, "another session holds the lock") {
 				put(state{s.index, mine})
 			}
-		case consulkv.Unlock:
+		case kv.Unlock:
 			if !refuse(mine == 0 || s.lease != mine, "the session does not hold the lock") {
 				put(state{index: s.index})
 			}
@@ -150,9 +150,9 @@ func (p *plan) compares() (all []clientv3.Cmp) {
 func (p *plan) operations() (all []clientv3.Op) {
 	for key, op := range p.puts {
 		switch {
-		case op.Verb == consulkv.Delete || op.Verb == consulkv.DeleteCas:
+		case op.Verb == kv.Delete || op.Verb == kv.DeleteCas:
 			all = append(all, clientv3.OpDelete(key))
-		case op.Verb == consulkv.Lock:
+		case op.Verb == kv.Lock:
 			all = append(all, clientv3.OpPut(key, string(op.Value), clientv3.WithLease(leaseOf(op.Session))))
 		default:
 			all = append(all, clientv3.OpPut(key, string(op.Value)))
@@ -172,14 +172,14 @@ func (p *plan) look() (all []clientv3.Op) {
 	return all
 }
 
-func (p *plan) outcome(r *clientv3.TxnResponse) (out consulkv.Outcome) {
+func (p *plan) outcome(r *clientv3.TxnResponse) (out kv.Outcome) {
 	if len(p.puts) > 0 {
 		out.Index = uint64(r.Header.Revision)
 	}
 	for _, answer := range r.Responses {
 		if read := answer.GetResponseRange(); read != nil {
-			for _, kv := range read.Kvs {
-				out.Pairs = append(out.Pairs, pairOf(kv))
+			for _, store := range read.Kvs {
+				out.Pairs = append(out.Pairs, pairOf(store))
 			}
 		}
 	}
@@ -187,10 +187,10 @@ func (p *plan) outcome(r *clientv3.TxnResponse) (out consulkv.Outcome) {
 }
 
 // overSessions refuses the locks: a session is over.
-func overSessions(ops []consulkv.Op) (all []consulkv.Refusal) {
+func overSessions(ops []kv.Op) (all []kv.Refusal) {
 	for i, op := range ops {
-		if op.Verb == consulkv.Lock {
-			all = append(all, consulkv.Refusal{Op: i, Reason: "the session is over"})
+		if op.Verb == kv.Lock {
+			all = append(all, kv.Refusal{Op: i, Reason: "the session is over"})
 		}
 	}
 	return all

@@ -1,4 +1,4 @@
-// Package consulstore keeps leases in Consul, for all hosts of a fleet.
+// Package fleetstore keeps leases in the store, for all hosts of a fleet.
 //
 // Its inputs are commits. Each op becomes conditional writes to the fleet's tree: the lease, under
 // its resource, in the folder "leases", and the holdings of each service that gains or loses it, in
@@ -8,12 +8,12 @@
 // stays with the services whose holdings name it. The package owns those two folders and nothing
 // else.
 //
-//   - consulstore.go: Store, its view of the tree, which services' holdings name a resource, Watch
+//   - fleetstore.go: Store, its view of the tree, which services' holdings name a resource, Watch
 //   - plan.go: from ops to batches of the tree
 //   - chunk.go: how much is written at once
 //   - commit.go: Commit
 //   - register.go: Registrar, a registration and its leases in one transaction
-package consulstore
+package fleetstore
 
 import (
 	"context"
@@ -65,7 +65,7 @@ type Store struct {
 	index     map[ipam.Resource]uint64 // the version of each lease in the view, for compare-and-set
 	named     holderIndex
 	mismatch  map[vip.ServiceKey]mismatch
-	chunk     int // operations that Consul manages in time
+	chunk     int // operations that the store manages in time
 }
 
 // New returns the store of the leases in a tree that has its Folders. The tree need not run yet.

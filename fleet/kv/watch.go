@@ -1,4 +1,4 @@
-package consulkv
+package kv
 
 import (
 	"context"
@@ -22,7 +22,7 @@ const (
 	noNewsPause = 100 * time.Millisecond
 )
 
-// NewBackoff returns the pauses between requests to a Consul that fails.
+// NewBackoff returns the pauses between requests to a store that fails.
 func NewBackoff() backoff.Backoff {
 	return backoff.Backoff{Lo: 100 * time.Millisecond, Hi: MaxPause}
 }

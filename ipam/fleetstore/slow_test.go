@@ -1,4 +1,4 @@
-package consulstore
+package fleetstore
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/allocator"
@@ -171,7 +171,7 @@ func TestManyServicesOnASlowConsul(t *testing.T) {
 		var others atomic.Int32
 		for _, h := range hosts[1:] {
 			h.Before(func(c fleettest.Call) error {
-				if slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return op.Verb == consulkv.Cas && strings.HasPrefix(op.Key, prefix) }) {
+				if slices.ContainsFunc(c.Ops, func(op kv.Op) bool { return op.Verb == kv.Cas && strings.HasPrefix(op.Key, prefix) }) {
 					others.Add(1)
 				}
 				return nil

@@ -1,4 +1,6 @@
-package consulkv
+// Package consul is the store of a fleet in Consul: a kv.Store, by its KV store, transactions, blocking queries and
+// sessions.
+package consul
 
 import (
 	"context"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/internal/consulclient"
 	"github.com/ironvip/ironvip/internal/text"
 )
@@ -17,13 +20,13 @@ import (
 // Config has Consul's address and the credentials.
 type Config = consulclient.Config
 
-// Client is the Store of a real Consul.
+// Client is the kv.Store of a real Consul.
 type Client struct {
 	client *api.Client
 	close  func()
 }
 
-var _ Store = (*Client)(nil)
+var _ kv.Store = (*Client)(nil)
 
 // New returns Consul's KV store. It makes no request.
 func New(c Config) (*Client, error) {
@@ -37,13 +40,16 @@ func New(c Config) (*Client, error) {
 	return &Client{client, closeIdle}, nil
 }
 
-// Engine implements Store.
-func (c *Client) Engine() Engine { return Consul }
+// Words are the words for Consul.
+var Words = kv.Engine{Name: "consul", Put: "consul kv put", Delete: "consul kv delete", Look: "consul members", Access: "the token (consul.token_file)"}
+
+// Engine implements kv.Store.
+func (c *Client) Engine() kv.Engine { return Words }
 
 // Close closes idle connections.
 func (c *Client) Close() { c.close() }
 
-func (q Query) options(ctx context.Context) *api.QueryOptions {
+func options(ctx context.Context, q kv.Query) *api.QueryOptions {
 	return (&api.QueryOptions{WaitIndex: q.After, WaitTime: q.Wait, RequireConsistent: q.Consistent, AllowStale: q.Stale}).WithContext(ctx)
 }
 
@@ -75,9 +81,9 @@ func explain(err error) error {
 	return fmt.Errorf("consul: answers %d: %s", status.Code, text.Clip(status.Body, 256))
 }
 
-// Get implements Store.
-func (c *Client) Get(ctx context.Context, key string, q Query) (*Pair, uint64, error) {
-	p, meta, err := c.client.KV().Get(key, q.options(ctx))
+// Get implements kv.Store.
+func (c *Client) Get(ctx context.Context, key string, q kv.Query) (*kv.Pair, uint64, error) {
+	p, meta, err := c.client.KV().Get(key, options(ctx, q))
 	index, err := check(meta, err)
 	if err != nil || p == nil {
 		return nil, index, err
@@ -86,18 +92,18 @@ func (c *Client) Get(ctx context.Context, key string, q Query) (*Pair, uint64, e
 	return &pair, index, nil
 }
 
-func pairOf(p *api.KVPair) Pair {
-	return Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex, Session: p.Session}
+func pairOf(p *api.KVPair) kv.Pair {
+	return kv.Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex, Session: p.Session}
 }
 
-// List implements Store.
-func (c *Client) List(ctx context.Context, prefix string, q Query) ([]Pair, uint64, error) {
-	list, meta, err := c.client.KV().List(prefix, q.options(ctx))
+// List implements kv.Store.
+func (c *Client) List(ctx context.Context, prefix string, q kv.Query) ([]kv.Pair, uint64, error) {
+	list, meta, err := c.client.KV().List(prefix, options(ctx, q))
 	index, err := check(meta, err)
 	if err != nil {
 		return nil, 0, err
 	}
-	pairs := make([]Pair, len(list))
+	pairs := make([]kv.Pair, len(list))
 	for i, p := range list {
 		if p == nil || !strings.HasPrefix(p.Key, prefix) {
 			return nil, 0, errors.New("consul: answer invalid: keys outside the prefix")
@@ -107,37 +113,37 @@ func (c *Client) List(ctx context.Context, prefix string, q Query) ([]Pair, uint
 	return pairs, index, nil
 }
 
-// Level implements Store.
+// Level implements kv.Store.
 func (c *Client) Level(ctx context.Context, prefix string) ([]string, uint64, error) {
-	names, meta, err := c.client.KV().Keys(prefix, "/", Query{}.options(ctx))
+	names, meta, err := c.client.KV().Keys(prefix, "/", options(ctx, kv.Query{}))
 	index, err := check(meta, err)
 	return names, index, err
 }
 
-// Txn implements Store.
-func (c *Client) Txn(ctx context.Context, ops []Op) (Outcome, error) {
+// Txn implements kv.Store.
+func (c *Client) Txn(ctx context.Context, ops []kv.Op) (kv.Outcome, error) {
 	txn := make(api.TxnOps, len(ops))
 	for i, op := range ops {
 		txn[i] = &api.TxnOp{KV: &api.KVTxnOp{
 			Verb: api.KVOp(op.Verb), Key: op.Key, Value: op.Value, Index: op.Index, Session: op.Session}}
 	}
-	ok, answer, _, err := c.client.Txn().Txn(txn, Query{Consistent: true}.options(ctx))
+	ok, answer, _, err := c.client.Txn().Txn(txn, options(ctx, kv.Query{Consistent: true}))
 	switch {
 	case err != nil:
-		return Outcome{}, explain(err)
+		return kv.Outcome{}, explain(err)
 	case !ok && len(answer.Errors) == 0:
-		return Outcome{}, errors.New("consul: transaction refused without a reason")
+		return kv.Outcome{}, errors.New("consul: transaction refused without a reason")
 	}
-	var out Outcome
+	var out kv.Outcome
 	unread := map[string]bool{}
 	for _, op := range ops {
-		unread[op.Key] = op.Verb == Read
+		unread[op.Key] = op.Verb == kv.Read
 	}
 	for _, e := range answer.Errors {
 		if strings.Contains(e.What, "Permission denied") || strings.Contains(e.What, "ACL not found") {
-			return Outcome{}, fmt.Errorf("consul: the token is not accepted: %s", e.What)
+			return kv.Outcome{}, fmt.Errorf("consul: the token is not accepted: %s", e.What)
 		}
-		out.Refused = append(out.Refused, Refusal{Op: e.OpIndex, Reason: e.What})
+		out.Refused = append(out.Refused, kv.Refusal{Op: e.OpIndex, Reason: e.What})
 	}
 	for _, r := range answer.Results {
 		switch {
@@ -152,17 +158,17 @@ func (c *Client) Txn(ctx context.Context, ops []Op) (Outcome, error) {
 		}
 	}
 	if len(out.Refused) > 0 {
-		return Outcome{Refused: out.Refused}, nil
+		return kv.Outcome{Refused: out.Refused}, nil
 	}
 	for _, missing := range unread {
 		if missing { // Consul has an answer for keys that don't exist
-			return Outcome{}, errFiltered
+			return kv.Outcome{}, errFiltered
 		}
 	}
 	return out, nil
 }
 
-// NewSession implements Store.
+// NewSession implements kv.Store.
 func (c *Client) NewSession(ctx context.Context, name string, ttl, lockDelay time.Duration) (string, error) {
 	id, _, err := c.client.Session().CreateNoChecks(&api.SessionEntry{
 		Name: name, TTL: ttl.String(), LockDelay: lockDelay, Behavior: api.SessionBehaviorDelete,
@@ -176,7 +182,7 @@ func (c *Client) NewSession(ctx context.Context, name string, ttl, lockDelay tim
 	return id, nil
 }
 
-// Renew implements Store.
+// Renew implements kv.Store.
 func (c *Client) Renew(ctx context.Context, id string) (bool, error) {
 	entry, _, err := c.client.Session().Renew(id, (&api.WriteOptions{}).WithContext(ctx))
 	if err != nil {
@@ -185,7 +191,7 @@ func (c *Client) Renew(ctx context.Context, id string) (bool, error) {
 	return entry != nil, nil
 }
 
-// EndSession implements Store.
+// EndSession implements kv.Store.
 func (c *Client) EndSession(ctx context.Context, id string) error {
 	if _, err := c.client.Session().Destroy(id, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
 		return explain(err)

@@ -1,15 +1,14 @@
-// Package consulkv is what a fleet needs of Consul: its KV store, with transactions and blocking
-// queries, and its sessions. Store is the interface, Client the implementation with a real Consul.
-// It knows nothing of what the keys mean.
-package consulkv
+// Package kv is what a fleet needs of its store: keys with versions, transactions, blocking queries, and sessions with
+// locks. It knows nothing of what the keys mean. Packages consul and etcd implement Store, package fleettest has one in
+// memory, and one test of the contract runs on all three.
+package kv
 
 import (
 	"context"
 	"time"
 )
 
-// Store is what a fleet needs of Consul. New returns the real one, package fleettest has one in
-// memory. Every method returns when its context ends. An error means that Consul could not be
+// Store is the store of a fleet. Every method returns when its context ends. An error means that the store could not be
 // reached, or didn't answer in full.
 type Store interface {
 	// Get reads one key, and returns nil if it doesn't exist. The answer is not older than the
@@ -19,7 +18,7 @@ type Store interface {
 	List(ctx context.Context, prefix string, q Query) (pairs []Pair, index uint64, err error)
 	// Level lists what is directly below a prefix that ends with a slash: keys, and folders with
 	// a slash at their end. All are complete with the prefix, in no particular order. The index is
-	// that of the newest change of any key below the prefix. Consul iterates over all of them.
+	// that of the newest change of any key below the prefix. Consul iterates over all of them, and etcd reads them.
 	Level(ctx context.Context, prefix string) (names []string, index uint64, err error)
 	// Txn does all operations at one index, or none of them. After an error the outcome is
 	// unknown, and the caller may repeat it.
@@ -45,16 +44,13 @@ type Engine struct {
 	Access      string // what must be right for it to accept this host: "the token (consul.token_file)"
 }
 
-// Consul are the words for Consul.
-var Consul = Engine{Name: "consul", Put: "consul kv put", Delete: "consul kv delete", Look: "consul members", Access: "the token (consul.token_file)"}
-
 // Query selects the kind of read.
 type Query struct {
 	// After, if not 0, makes a blocking query: it returns when something has changed after that
 	// index, when Wait has passed, or without a change.
 	After uint64
 	Wait  time.Duration
-	// Consistent makes Consul's leader verify its leadership before it answers.
+	// Consistent makes Consul's leader verify its leadership before it answers. Etcd always does.
 	Consistent bool
 	// Stale lets any of Consul's servers answer, also one that lags or is without a leader. The
 	// answer may be older than the call.

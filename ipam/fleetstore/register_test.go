@@ -1,4 +1,4 @@
-package consulstore
+package fleetstore
 
 import (
 	"encoding/json"
@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/kv"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/allocator"
@@ -66,7 +66,7 @@ func (r *registrar) together(t *testing.T, name string) (done bool, b *fleet.Bat
 func (r *registrar) writes() *atomic.Int32 {
 	var n atomic.Int32
 	r.Before(func(c fleettest.Call) error {
-		if slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return strings.HasPrefix(op.Key, prefix) }) {
+		if slices.ContainsFunc(c.Ops, func(op kv.Op) bool { return strings.HasPrefix(op.Key, prefix) }) {
 			n.Add(1)
 		}
 		return nil
