@@ -76,7 +76,8 @@ func (n *Node) listen(network string, at netip.AddrPort) net.Listener {
 		if network == "sctp" {
 			l, err = listenSCTP(at)
 		} else {
-			l, err = net.Listen(network, at.String())
+			c := net.ListenConfig{KeepAlive: -1} // a test decides when a packet is sent
+			l, err = c.Listen(context.Background(), network, at.String())
 		}
 	})
 	must(n.t, n.Name+": listen", err)
@@ -159,7 +160,7 @@ func (n *Node) DialFromPort(network string, from, to netip.AddrPort) (*Conn, err
 	var c net.Conn
 	var err error
 	n.Do(func() {
-		d := &net.Dialer{}
+		d := &net.Dialer{KeepAlive: -1} // a test decides when a packet is sent
 		switch {
 		case network == "sctp":
 			c, err = dialSCTP(ctx, from.Addr(), to)
