@@ -205,11 +205,11 @@ var (
 	unserved = &feature{name: "a VIP's other ports don't expose listeners on all addresses of the host", sample: someService,
 		does: map[string]string{"proxy": "reachable at the VIP", "ipvs": "yes", "nft": "yes"}}
 	drain     = &feature{name: "a removed backend keeps its connections until the deadline", sample: someService + "drain_timeout = \"1h\"\n"}
-	settings  = &feature{name: "open connections when settings change", sample: someService}
+	settings  = &feature{name: "open connections continue when settings change", sample: someService}
 	firewalls = &feature{name: "a firewall of the host that drops clients is named, with the rule that lets them pass", sample: someService}
 	udpMove   = &feature{name: "UDP clients of a removed backend move immediately", sample: udpPort + someBackend}
 	outlive   = &feature{name: "open connections at a restart of the agent", sample: someService,
-		does: map[string]string{"ipvs": "continue", "nft": "continue", "proxy": "end"}}
+		does: map[string]string{"ipvs": "continue", "nft": "continue", "proxy": "continue, if [a process of its own](proxy.md#processes) forwards"}}
 )
 
 // groups are the features in the document's groups.

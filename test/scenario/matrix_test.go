@@ -33,69 +33,68 @@ func TestDocument(t *testing.T) {
 }
 
 const intro = "# Dataplane features\n\n" +
-	"`go test ./test/scenario -run TestDocument -update` generates this page. A \"no\" is followed by the\n" +
-	"dataplane's refusal, as the status of a service shows it. Everything else is shown by the\n" +
-	"scenarios in the last column, with real connections. [testing-vm.md](testing-vm.md) describes how to\n" +
-	"add a scenario; [proxy.md](proxy.md), [ipvs.md](ipvs.md) and [nft.md](nft.md) give the reasons.\n"
+	"This page says which settings of a service work with which dataplane. The status of a service names the settings that its\n" +
+	"dataplane refuses. [IPVS](ipvs.md), [nftables](nft.md) and [userspace proxy](proxy.md) describe the dataplanes.\n" +
+	"`go test ./test/scenario -run TestDocument -update` writes this page; tests with real connections show every \"yes\".\n"
 
 // matrix generates the document.
 func matrix() (string, error) {
 	var b strings.Builder
 	b.WriteString(intro)
 	for _, g := range groups {
-		fmt.Fprintf(&b, "\n## %s\n\n|", g.title)
-		for _, d := range dataplanes {
-			fmt.Fprintf(&b, " | `%s`", d.name)
-		}
-		b.WriteString(" | shown by |\n|" + strings.Repeat("---|", len(dataplanes)+2) + "\n")
+		var common []string
+		var rows []string              // of cells
+		names := map[string][]string{} // of the features that have a row's cells
 		for _, f := range g.features {
-			fmt.Fprintf(&b, "| %s", f.name)
+			row, yes := "", 0
 			for _, d := range dataplanes {
 				cell, err := d.cell(f)
 				if err != nil {
 					return "", err
 				}
-				fmt.Fprintf(&b, " | %s", cell)
-			}
-			var names []string
-			for _, s := range every() {
-				if slices.Contains(s.shows, f) {
-					names = append(names, s.name)
+				if row += " | " + cell; cell == "yes" {
+					yes++
 				}
 			}
-			fmt.Fprintf(&b, " | %s |\n", strings.Join(names, "; "))
+			if yes == len(dataplanes) {
+				common = append(common, f.name)
+				continue
+			}
+			if names[row] == nil {
+				rows = append(rows, row)
+			}
+			names[row] = append(names[row], f.name)
+		}
+		fmt.Fprintf(&b, "\n## %s\n\nEvery dataplane: %s.\n", g.title, strings.Join(common, "; "))
+		if rows != nil {
+			b.WriteString("\n|")
+			for _, d := range dataplanes {
+				fmt.Fprintf(&b, " | `%s`", d.name)
+			}
+			b.WriteString(" |\n|" + strings.Repeat("---|", len(dataplanes)+1) + "\n")
+			for _, row := range rows {
+				b.WriteString("| " + strings.Join(names[row], "; ") + row + " |\n")
+			}
 		}
 	}
 	b.WriteString(changesNote + kernelsIntro)
-	fmt.Fprintf(&b, "\n| | since Linux | %s | used by | without it |\n|%s\n", strings.Join(kernels, " | "), strings.Repeat("---|", len(kernels)+4))
+	b.WriteString("\n| | since Linux | used by | without it |\n|---|---|---|---|\n")
 	for _, f := range linux.All() {
-		fmt.Fprintf(&b, "| %s | %s", f.Name, f.First())
-		for _, k := range kernels {
-			has := "no"
-			if f.In(k) {
-				has = "yes"
-			}
-			b.WriteString(" | " + has)
-		}
-		fmt.Fprintf(&b, " | %s | %s |\n", f.Use, f.Without)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", f.Name, f.First(), f.Use, f.Without)
 	}
 	return b.String(), nil
 }
 
-// kernels are those of "make kernels".
-var kernels = []string{"5.10", "6.1", "6.12"}
-
 // changesNote follows the last group.
-const changesNote = "\nWhen the drain of a deleted service ends, `proxy` resets the connections that are still open; with `ipvs` and\n" +
-	"`nft` they end without an answer, because the route to the VIP goes with the service.\n"
+const changesNote = "\nWhen the drain of a deleted service ends, `proxy` resets the connections that are still open. With `ipvs` and\n" +
+	"`nft` they end without an answer.\n"
 
 const kernelsIntro = "\n## Kernels\n\n" +
-	"`make kernels` runs the tests of the kernel VM on Debian's cloud kernels 5.10 (bullseye), 6.1 (bookworm)\n" +
-	"and 6.12 (bookworm-backports). `ipvs` and `nft` have the features above on each of them; `proxy` needs\n" +
-	"sockets only. The table has what ironvip uses and an older kernel lacks. Nothing of it is required. A\n" +
-	"distribution may have it in an older kernel; `ironvip doctor` tries it.\n"
+	"ironvip is tested with Debian's kernels 5.10, 6.1 and 6.12. `ipvs` and `nft` have the features above on each of them;\n" +
+	"`proxy` needs sockets only. An older kernel lacks the following, and nothing of it is required. A distribution may have\n" +
+	"it in an older kernel; `ironvip doctor` tries it.\n"
 
-// cell describes a dataplane's support of a feature.
+// cell describes a dataplane's support of a feature. Of a refusal, it has the reason without the setting, which the row names.
 func (d *dataplane) cell(f *feature) (string, error) {
 	why, err := d.refuses(f)
 	if err != nil {
@@ -104,8 +103,10 @@ func (d *dataplane) cell(f *feature) (string, error) {
 	if why != "" {
 		_, what, _ := strings.Cut(why, " does not support ")
 		what, _, _ = strings.Cut(what, "; nor ") // the first reason is enough
-		what = strings.ReplaceAll(what, "; does not support ", "; ")
-		return "no: " + strings.ReplaceAll(what, "|", `\|`), nil
+		if i := strings.LastIndex(what, ": "); i >= 0 {
+			return "no" + strings.ReplaceAll(what[i:], "|", `\|`), nil
+		}
+		return "no", nil
 	}
 	if does := f.does[d.name]; does != "" {
 		return does, nil
