@@ -93,7 +93,7 @@ func TestTablesOfKeys(t *testing.T) {
 // tableOfKeys matches a table after its name in a comment.
 var tableOfKeys = regexp.MustCompile(`<!-- keys: (\w+) -->\n\n((?:\|.*\n)+)`)
 
-// markdown returns a table with the columns that a page has.
+// markdown returns a table with the columns that a page has. Successive keys with the same texts share a row.
 func markdown(keys reference.Table, columns []string) string {
 	var b strings.Builder
 	row := func(cells []string) {
@@ -101,12 +101,17 @@ func markdown(keys reference.Table, columns []string) string {
 	}
 	row(columns)
 	b.WriteString("|" + strings.Repeat("---|", len(columns)) + "\n")
-	for _, k := range keys {
-		reload := "restart"
-		if k.Live {
-			reload = "live"
+	name := ""
+	for i, k := range keys {
+		name += "`" + k.Key + "`"
+		if i+1 < len(keys) {
+			if next := keys[i+1]; next.Meaning == k.Meaning && next.Values == k.Values && next.Default == k.Default {
+				name += ", "
+				continue
+			}
 		}
-		row([]string{"`" + k.Key + "`", k.Meaning, k.Values, k.Default, reload}[:len(columns)])
+		row([]string{name, k.Meaning, k.Values, k.Default}[:len(columns)])
+		name = ""
 	}
 	return b.String()
 }

@@ -19,11 +19,9 @@ func (with *Options) agentCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "run the daemon",
-		Long: `Runs the daemon in the foreground. It reads services from the configured sources, assigns
-their VIPs and programs this host's dataplane. SIGHUP reloads the configuration. SIGTERM
-ends the daemon; a kernel dataplane continues to forward, and so does the process that
---proxy-socket or dataplane.proxy_socket names (ironvip proxy). With --check, it starts
-nothing: it fails if a daemon could not start here, with the reason.`,
+		Long: `Runs the daemon in the foreground. It reads services from the sources, assigns their VIPs and
+programs this host's dataplane. SIGHUP reloads the configuration. SIGTERM ends the daemon; a
+kernel dataplane and the process of dataplane.proxy_socket continue to forward.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if check {
 				return with.CheckAgent(o)
@@ -35,8 +33,8 @@ nothing: it fails if a daemon could not start here, with the reason.`,
 	}
 	command.StoreFlags(cmd, &o.Config, &o.StateDir, command.TheConfig)
 	cmd.Flags().StringVar(&o.ProxySocket, "proxy-socket", "", "dataplane.proxy_socket, if the configuration has none")
-	cmd.Flags().BoolVar(&o.Demo, "demo", false, "run with demo backends and two services in 127.0.0.0/8; needs no root, leaves nothing behind")
-	cmd.Flags().BoolVar(&check, "check", false, "only read the configuration, the state and what the kernel can do, as a start does, and change nothing")
+	cmd.Flags().BoolVar(&o.Demo, "demo", false, "run demo backends and two services in 127.0.0.0/8; needs no root, leaves nothing behind")
+	cmd.Flags().BoolVar(&check, "check", false, "start nothing, and fail with the reason if the daemon could not start here")
 	cmd.MarkFlagsMutuallyExclusive("demo", "config")
 	cmd.MarkFlagsMutuallyExclusive("demo", "check")
 	return cmd
@@ -47,10 +45,9 @@ func (with *Options) announcerCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "announcer",
 		Short: "run the process that announces VIPs to the network",
-		Long: `Runs the announcer in the foreground. It gets all settings from the agent of this host, and
-announces VIPs with ARP, NDP and BGP. It is a separate process so that announcements stay
-while the agent restarts. SIGTERM lets other hosts take over, and ends it. The program
-ironvip-announcer is the same process without the rest of ironvip, in a third of the memory.`,
+		Long: `Runs the announcer in the foreground. It gets its settings from the agent of this host, announces
+VIPs with ARP, NDP and BGP, and goes on while the agent restarts. SIGTERM lets other hosts take
+over, and ends it. The program ironvip-announcer is the same in a third of the memory.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return with.RunAnnouncer(cmd.Context(), o) },
 	}
 	cmd.Flags().StringVar(&o.Socket, "socket", control.DefaultSocket, "the socket for the agent, which must run as the same user")
@@ -62,11 +59,10 @@ func (with *Options) proxyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "proxy",
 		Short: "run the process that forwards connections in userspace",
-		Long: `Runs the userspace proxy in the foreground. It gets its frontends from the agent of this host
-with dataplane.mode "proxy", and is a separate process so that connections stay while the
-agent restarts. SIGTERM ends it with its connections. SIGHUP replaces it by the installed
-version, and no client is refused. The program ironvip-proxy is the same process without the
-rest of ironvip.`,
+		Long: `Runs the userspace proxy in the foreground. It gets its frontends from the agent of this host with
+dataplane.mode "proxy", and goes on while the agent restarts. SIGHUP replaces it by the installed
+version, and no client is refused. SIGTERM ends it with its connections. The program ironvip-proxy
+is the same without the rest of ironvip.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return with.RunProxy(cmd.Context(), o) },
 	}
 	cmd.Flags().StringVar(&o.Socket, "socket", process.DefaultSocket, "the socket for the agent, which must run as the same user")

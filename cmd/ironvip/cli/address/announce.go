@@ -15,9 +15,9 @@ import (
 )
 
 func (a *app) announceListCommand() *cobra.Command {
-	return command.List(a.App, "list VIPs with the host that announces each", `Lists the VIPs of pools that are announced to the network (announce.mode), as this host sees
-them. OWNER is the host that answers for the VIP at layer 2. With BGP and routes, every
-eligible host announces the VIP, and OWNER is this host or empty.`, (*client.Client).Announcements, a.announceListView)
+	return command.List(a.App, "list VIPs with the host that announces each", `Lists the VIPs that are announced to the network, as this host sees them. OWNER is the host that
+answers for the VIP at layer 2. With BGP and routes, every eligible host announces the VIP, and
+OWNER is this host or empty.`, (*client.Client).Announcements, a.announceListView)
 }
 
 func (a *app) announceListView(list v1.AnnouncementList) output.View {
@@ -94,9 +94,8 @@ func (a *app) staleFooter(why string) string {
 func (a *app) announcePeersCommand() *cobra.Command {
 	cmd := command.List(a.App, "list the hosts and routers that VIPs are announced with", "", (*client.Client).AnnouncePeers, a.announcePeersView)
 	cmd.Use, cmd.Aliases = "peers", nil
-	cmd.Long = `Lists the other hosts that exchange heartbeats with this one, and the BGP and BFD sessions
-with routers. WHY says why one is not up, or what should be changed. A hint below the
-table says what to do about it.`
+	cmd.Long = `Lists the other hosts that exchange heartbeats with this one, and the BGP and BFD sessions with
+routers. WHY is the reason why one is not up, or what to change.`
 	return cmd
 }
 

@@ -17,10 +17,9 @@ import (
 )
 
 func (a *app) dnsListCommand() *cobra.Command {
-	return command.List(a.App, "list the DNS names of services", `Lists the names that services have or want, with the VIPs that queries get. If several services
-want one name, the service with the oldest lease has it, and STATE names it for the others. After a
-restart, such a name is held for the service that had it, and gets SERVFAIL until every source has
-been read. The state of the addresses in dns.listen is in "ironvip status".`, (*client.Client).DNSNames, a.dnsListView)
+	return command.List(a.App, "list the DNS names of services", `Lists the names that services have or want, with their VIPs. If several services want one name, the
+service with the oldest lease has it, and STATE names that service. After a restart, such a name is
+held for the service that had it, with SERVFAIL until every source has been read.`, (*client.Client).DNSNames, a.dnsListView)
 }
 
 func (a *app) dnsListView(list v1.DNSNameList) output.View {
@@ -58,9 +57,8 @@ func (a *app) dnsQueryCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "query NAME [TYPE]",
 		Short: "show the answer to a DNS query and why it is that",
-		Long: `Shows what the agent answers to a query for NAME, and why. TYPE is A (the default), AAAA, SRV,
-PTR, TXT, SOA, NS or ANY. NAME can be an address, for a PTR query. The query takes no way over
-the network: use dig to test the listener.`,
+		Long: `Shows the agent's answer to a query for NAME, and why. TYPE is A (the default), AAAA, SRV, PTR, TXT,
+SOA, NS or ANY. NAME can be an address, for PTR. Use dig to test the listener.`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.Complete(dnsNameThenType),
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {

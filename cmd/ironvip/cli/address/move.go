@@ -19,25 +19,18 @@ func (a *app) announceMoveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "move VIP NODE",
 		Short: "move a VIP to a host at layer 2",
-		Long: `Lets a host announce a VIP at layer 2, before all else that ranks hosts. The former owner stops
-when the host announces the VIP, so no new connection is lost. The move ends when the host
-fails, drains or is not eligible any more, or with "announce unpin".
+		Long: `Lets a host announce a VIP at layer 2, before all else that ranks hosts. The present owner stops
+when that host announces the VIP, so no new connection is lost. Without a fleet, run the command on
+the host that is to have the VIP. With BGP and routes, there is nothing to move.
 
-With --pin, it stays: another host has the VIP only while the host can't, and it survives
-restarts. The later one of two moves of a VIP wins. Both end when no service holds the VIP any
-more.
-
-In a fleet, any host moves a VIP to any other. Without a fleet, run the command on the host
-that is to have the VIP. With BGP and routes, every eligible host announces the VIP, so there
-is nothing to move.
-
-With --wait, the command returns when the host announces the VIP. If it does not after
---timeout, the command exits with 3.`,
+The move ends when the host fails, drains or is not eligible any more, with "announce unpin", with
+a later move, or when no service holds the VIP any more. With --pin, it survives failures and
+restarts: another host has the VIP only while the host can't.`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: a.Complete(vipAndNode),
 	}
-	cmd.Flags().BoolVar(&pin, "pin", false, "until announce unpin, also when the host has failed and is back")
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the host announces the VIP")
+	cmd.Flags().BoolVar(&pin, "pin", false, "keep the move when the host fails and returns")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the host announces the VIP (exit code 3 after --timeout)")
 	cmd.RunE = a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {
 		n, err := c.MoveVIP(ctx, args[0], args[1], pin)
 		if err != nil {
@@ -81,9 +74,8 @@ func (a *app) announceUnpinCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "unpin VIP",
 		Short: "end the move of a VIP",
-		Long: `Ends the move of a VIP, with --pin and without. The VIP goes to the first host that announce
-explain lists, after announce.settle. Without a fleet, run the command on the host to which
-the VIP was moved.`,
+		Long: `Ends the move of a VIP, also with --pin. After announce.settle, the VIP goes to the first host that
+"announce explain" lists. Without a fleet, run the command on the host to which the VIP was moved.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.Complete(command.OnlyFirst(announcedVIPs)),
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {

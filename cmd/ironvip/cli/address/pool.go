@@ -112,11 +112,10 @@ func (a *app) poolGetCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "get NAME...",
 		Short: "show pools in full: ranges, use, and what is wrong with them",
-		Long: `Shows pools in full. "pool list" has a line for each; "vip list" has the addresses that
-services hold. COOLING addresses were released lately and are given to others later. RESERVED
-addresses are kept for a service that does not hold them ("vip reserve"). HELD OUT are this host's own addresses, its gateways, and overlaps with the ranges of Kubernetes,
-which something else has; EXCLUDE has the ranges that the configuration excludes.`,
-		Example:           "  ironvip pool get public-v4\n  ironvip pool get public-v4 -o json",
+		Long: `Shows pools in full. COOLING addresses were released lately and are given to others later. RESERVED
+addresses are kept for a service that does not hold them. HELD OUT are addresses of this host, of
+its gateways and of Kubernetes' ranges. EXCLUDE are the ranges that the configuration excludes.`,
+		Example:           "  ironvip pool get public-v4 -o json",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.Complete(poolNames),
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {

@@ -15,16 +15,14 @@ func (a *app) vipReserveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reserve ADDRESS | --pool POOL",
 		Short: "keep an address for a service, or for a later request",
-		Long: `Reserves an address, or with --pool a free address of this pool. With --for, the address is
-kept for this service, which need not exist: the service gets it when it needs an address, and
-no other service gets it. Without --for, it is given to a service that requests the address.
-Services with the share_key of the holder can still join it, and keep the address after it.
+		Long: `Reserves an address, or with --pool a free one, until "vip release". With --for, the service gets it
+when it needs an address, and no other service does; the service need not exist. Without --for, a
+service that requests the address gets it. Services with the share_key of the holder can join it.
 
-The reservation outlasts the services that hold the address, until "vip release". A service
-that holds an address keeps it, and does not move to the reserved one by itself. An address
+A service that holds an address keeps it, and does not move to the reserved one by itself. An address
 that a service holds or had lately can be reserved only for this service.`,
 		Example: "  ironvip vip reserve 192.0.2.10 --for shop/web\n" +
-			"  ironvip vip reserve --pool public-v4 --for shop/web -o name\n  ironvip vip reserve 192.0.2.11",
+			"  ironvip vip reserve --pool public-v4 --for shop/web -o name",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -78,9 +76,8 @@ func (a *app) vipReleaseCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "release ADDRESS",
 		Short: "end the reservation of an address",
-		Long: `Ends the reservation of an address. A service that holds the address keeps it, and it is free
-after the service and its cooldown. Without such a service the address is free at once.`,
-		Example:           "  ironvip vip release 192.0.2.10",
+		Long: `Ends the reservation of an address. A service that holds the address keeps it; without such a
+service, the address is free at once.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.Complete(command.OnlyFirst(reservedAddresses)),
 		PreRunE:           checkAddress,

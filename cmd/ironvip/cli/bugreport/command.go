@@ -87,19 +87,16 @@ func Command(frame *command.App, execute func(context.Context, command.Environme
 	cmd := &cobra.Command{
 		Use:   "bugreport",
 		Short: "write an archive for a bug report: state, configuration, logs, without secrets",
-		Long: `Writes a tar.gz with what helps to find the cause of a problem: versions, status, the
-findings of "doctor", the configuration with its origins, services, dataplane and
-differences, leases, nodes, announcements, events, and what systemd's journal, ipvsadm, nft
-and ip print, if they are there. It changes nothing and needs no agent, but then has less.
+		Long: `Writes a tar.gz with what helps to find the cause of a problem: versions, status, findings of
+"doctor", configuration, services, dataplane, leases, nodes, announcements, events, and the output
+of systemd's journal, ipvsadm, nft and ip. It changes nothing. Without an agent, it has less.
 
-Tokens, passwords and keys are removed: those in the files that the configuration names,
-and whatever looks like one. Addresses and names of services stay. Look into the archive
-before you give it to others. A part that fails, or has more than 16 MiB, is noted in
-parts.txt, and the rest is written.`,
-		Example: "  ironvip bugreport\n  ironvip bugreport -f - | ssh admin@example.com 'cat > report.tar.gz'",
+Tokens, passwords and keys are removed; addresses and names of services stay. Look into the archive
+before you give it to others. parts.txt names the parts that failed or have more than 16 MiB.`,
+		Example: "  ironvip bugreport -f - | ssh admin@example.com 'cat > report.tar.gz'",
 	}
 	command.ConfigFlag(cmd, &config, command.TheConfig)
-	cmd.Flags().StringVarP(&file, "file", "f", "", "the archive; \"-\" is stdout (default: ironvip-bugreport-TIME.tar.gz in this directory)")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "the archive; \"-\" is stdout (default: ironvip-bugreport-TIME.tar.gz)")
 	command.Must(cmd.MarkFlagFilename("file", "gz"))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		at := a.Now().UTC().Format("20060102T150405Z")

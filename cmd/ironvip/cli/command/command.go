@@ -50,7 +50,7 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.Addr, "addr", "", "the agent's address: unix://PATH or http://HOST:PORT (env "+EnvAddr+"; default "+client.DefaultAddr+")")
 	flags.StringVar(&a.TokenFile, "token-file", "", "the file with the token for the agent (env "+EnvTokenFile+")")
-	flags.StringVar(&a.CAFile, "ca-file", "", "the authorities of the agent's certificate, in PEM (env "+EnvCAFile+"; default: those of this host)")
+	flags.StringVar(&a.CAFile, "ca-file", "", "the authorities of the agent's certificate, in PEM (env "+EnvCAFile+"; default: the host's)")
 	flags.VarP(&a.Format, "output", "o", "output format: "+output.FormatList())
 	flags.DurationVar(&a.Timeout, "timeout", a.Timeout, "maximum time for an answer and, after a change, until it is applied")
 	flags.BoolVarP(&a.Verbose, "verbose", "v", false, "print more on stderr: addresses, request ids")
@@ -207,7 +207,7 @@ func ConfigFlag(cmd *cobra.Command, config *string, help string) {
 // StoreFlags adds the flags that name a store.
 func StoreFlags(cmd *cobra.Command, config, stateDir *string, help string) {
 	ConfigFlag(cmd, config, help)
-	cmd.Flags().StringVar(stateDir, "state-dir", "", "directory of the state file (default: node.state_dir of the configuration)")
+	cmd.Flags().StringVar(stateDir, "state-dir", "", "directory of the state file (default: node.state_dir)")
 	Must(cmd.MarkFlagDirname("state-dir"))
 }
 

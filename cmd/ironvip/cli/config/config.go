@@ -42,14 +42,14 @@ func (a *app) configValidateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate [PATH]",
 		Short: "validate a configuration and its services; needs no agent",
-		Long: `Reads a configuration (a file, or a directory with ironvip.toml; default ` + command.DefaultConfig + `)
-and the services of its static sources, and prints every mistake with file and line, and
-warnings of settings without effect. The exit code is 1 if there is a mistake.
+		Long: `Reads a configuration (default ` + command.DefaultConfig + `) and the services of its static sources. It prints
+every mistake with file and line (exit code 1), and warnings of settings without effect. It needs no
+agent and no root.
 
-It finds what "config plan" finds, for a host without leases: also addresses and node ports
-that no pool grants or that two services request, contested DNS names, and what the dataplane
-does not support if dataplane.mode names one. It needs no agent and no root.`,
-		Example:           "  ironvip config validate\n  ironvip config validate ./etc --strict -o json",
+It finds what "config plan" finds, for a host without leases: also addresses and node ports that no
+pool grants, and addresses, ports and DNS names that two services request. If dataplane.mode is not
+"auto", it finds what that dataplane does not support.`,
+		Example:           "  ironvip config validate ./etc --strict -o json",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: command.CompleteFiles("toml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -86,13 +86,10 @@ func (a *app) configShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [PATH]",
 		Short: "show the configuration with its defaults; needs no agent",
-		Long: `Shows every key of ironvip.toml (a file, or a directory that contains it; default
-` + command.DefaultConfig + `) with the value in effect after a start. With --origin, it also shows where each
-value comes from: a file and line, or the default. Tokens, keys and passwords are not shown:
-they are in files, of which only the paths are keys.
-
-An agent that was not reloaded since a change has other values: see "config plan".`,
-		Example:           "  ironvip config show --origin\n  ironvip config show ./etc -o json",
+		Long: `Shows every key of ironvip.toml (default ` + command.DefaultConfig + `) with its value after a start. Tokens, keys and
+passwords are in files, of which only the paths are shown. An agent that was not reloaded since a
+change has other values: see "config plan".`,
+		Example:           "  ironvip config show --origin",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: command.CompleteFiles("toml"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -104,7 +101,7 @@ An agent that was not reloaded since a change has other values: see "config plan
 			return a.Show(valuesView(config.Values(), origin))
 		},
 	}
-	cmd.Flags().BoolVar(&origin, "origin", false, "show where each value comes from")
+	cmd.Flags().BoolVar(&origin, "origin", false, "show where each value comes from: a file and line, or the default")
 	return cmd
 }
 
@@ -131,11 +128,10 @@ func (a *app) configSchemaCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema [config|services|hook]",
 		Short: "print the JSON Schema of ironvip.toml, of services files or of the document of hooks",
-		Long: `Prints a JSON Schema (draft 2020-12) for editors and CI: of ironvip.toml, with
-"services" of a file of services.d, or with "hook" of the document that hooks get. It has every
-key with its description. Only "config validate" finds problems of several keys, such as pools
-that overlap.`,
-		Example:   "  ironvip config schema > ironvip.schema.json\n  ironvip config schema services > services.schema.json",
+		Long: `Prints a JSON Schema (draft 2020-12) with a description of every key, for editors and CI: of
+ironvip.toml, of a file of services.d, or of the document that hooks get. Only "config validate"
+finds problems of several keys, such as pools that overlap.`,
+		Example:   "  ironvip config schema services > services.schema.json",
 		Args:      cobra.MaximumNArgs(1),
 		ValidArgs: []string{"config", "services", "hook"},
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -163,9 +159,9 @@ func (a *app) configPlanCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "plan",
 		Short: "show what a reload would change, without changing it",
-		Long: `Asks the running agent what a reload of its configuration would change, and what services
-would not get: addresses, ports, and what the dataplane in use does not support. The exit code
-is 0 without changes, 10 with changes, and 1 if there is a mistake.`,
+		Long: `Shows what a reload of the running agent would change, and what services would not get: addresses,
+ports, and what the dataplane in use does not support. The exit code is 10 with changes, and 1 with
+a mistake.`,
 		RunE: a.WithClient(a.plan),
 	}
 }
@@ -184,10 +180,10 @@ func (a *app) reloadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload",
 		Short: "reload the configuration of the agent",
-		Long: `Makes the agent reload its configuration. If it is invalid, nothing changes, the last good
-configuration stays in effect and the errors are printed.`,
+		Long: `Makes the agent reload its configuration. An invalid one changes nothing: its errors are printed,
+and the last good configuration stays in effect.`,
 	}
-	cmd.Flags().Bool("wait", true, "accepted for unit files; reload always waits until the agent has applied the configuration")
+	cmd.Flags().Bool("wait", true, "always so; accepted for unit files")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "the same as config plan")
 	cmd.RunE = a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {
 		if dryRun {

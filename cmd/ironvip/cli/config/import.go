@@ -34,42 +34,41 @@ const maxImport = 64 << 20
 
 func (a *app) importCommands() *cobra.Command {
 	return command.Group("import", "convert the configuration of another load balancer",
-		a.importCommand("keepalived", "keepalived.conf",
+		a.importCommand("keepalived", " FILE",
 			"Converts virtual_server blocks, the checks of their real servers, and the addresses of\nvrrp_instance blocks.", keepalived.Convert),
 		a.importCommand("ipvs", "",
 			"Converts the services that other programs have in this host's IPVS; ironvip's own are left out. Run it as root.", kernelImport),
-		a.importCommand("ipvsadm", "ipvsadm.rules",
+		a.importCommand("ipvsadm", " FILE",
 			"Converts what \"ipvsadm -Sn\" prints; FILE may be \"-\" for stdin.", a.textImport(ipvsadm.Convert)),
-		a.importCommand("ldirectord", "ldirectord.cf",
+		a.importCommand("ldirectord", " FILE",
 			"Converts virtual sections and their checks; FILE may be \"-\" for stdin.", a.textImport(ldirectord.Convert)),
-		a.importCommand("haproxy", "haproxy.cfg",
+		a.importCommand("haproxy", " FILE",
 			"Converts listen sections, and frontend sections with their default_backend, in mode tcp.", a.textImport(haproxy.Convert)),
-		a.importCommand("metallb", "metallb.yaml",
+		a.importCommand("metallb", " FILE",
 			"Converts IPAddressPool, L2Advertisement, BGPAdvertisement, BGPPeer, BFDProfile and Community, as\n\"kubectl -n metallb-system get ipaddresspools,l2advertisements,bgpadvertisements,bgppeers,bfdprofiles,communities -o yaml\"\nprints them; FILE may be \"-\" for stdin.", a.textImport(metallb.Convert)),
-		a.importCommand("kube-vip", "kube-vip.yaml",
+		a.importCommand("kube-vip", " FILE",
 			"Converts the variables of kube-vip's static pod or DaemonSet, and the ConfigMap \"kubevip\" of its cloud provider, as\n"+
 				"\"kubectl -n kube-system get daemonset/kube-vip-ds configmap/kubevip -o yaml\" prints them; FILE may be \"-\" for stdin.", a.textImport(kubevip.Convert)),
 	)
 }
 
-// importCommand returns the command that converts one kind of file, or without an example what is in the kernel.
-func (a *app) importCommand(program, example, long string, convert func(file string) (migrate.Result, error)) *cobra.Command {
+// importCommand returns the command that converts one kind of file, or without a file what is in the kernel.
+func (a *app) importCommand(program, file, long string, convert func(file string) (migrate.Result, error)) *cobra.Command {
 	var dir string
-	args, file := cobra.ExactArgs(1), " FILE"
-	if example == "" {
-		args, file = cobra.NoArgs, ""
+	args := cobra.ExactArgs(1)
+	if file == "" {
+		args = cobra.NoArgs
 	}
-	line := strings.TrimSpace("ironvip import " + program + " " + example)
 	cmd := &cobra.Command{
 		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault), // files of any name
 		Use:               program + file,
 		Short:             "convert a configuration of " + program + " to TOML; needs no agent",
 		Long: long + `
-It prints ironvip.toml and a file of services.d, or writes them to a new directory. On stderr, it
-lists with file and line what has no equivalent. The exit code is 3 if "config validate" would refuse
-the result: the notes have the lines that cause it.`,
-		Example: fmt.Sprintf("  %s\n  %[1]s --dir ./converted && ironvip config validate ./converted", line),
-		Args:    args,
+
+The result is ironvip.toml and a file of services.d. On stderr, the command lists with file and line
+what has no equivalent. The exit code is 3 if "config validate" would refuse the result: the notes
+have the cause.`,
+		Args: args,
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "write the files to this directory instead of stdout; existing files are not replaced")
 	command.Must(cmd.MarkFlagDirname("dir"))

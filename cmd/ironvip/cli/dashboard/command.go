@@ -23,16 +23,13 @@ func Command(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dashboard",
 		Short: "open a local port for the agent's dashboard, with your own rights",
-		Long: `Listens on a loopback port, prints a URL for your browser, and forwards the dashboard and the
-API of the agent (--addr) to it, until Ctrl-C. The pages may do what you may do on the agent's
-socket, or with --token-file. The URL works once: the first browser that opens it gets a
-key, and the API refuses everything without the key.
-
-In an SSH session, it also prints the command that makes the port available on your own
-machine; run it there, then open the URL there.`,
-		Example: "  ironvip dashboard\n  ironvip dashboard --listen 127.0.0.1:8000",
+		Long: `Prints a URL for your browser, and forwards the dashboard and the API of the agent (--addr) to a
+loopback port, until Ctrl-C. The pages may do what you may do. The URL works once: the first browser
+that opens it gets a key, without which the API refuses everything. In an SSH session, run the
+printed command on your own machine first; it makes the port available there.`,
+		Example: "  ironvip dashboard --listen 127.0.0.1:8000",
 	}
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "the loopback address and port; port 0: any that is free")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "the loopback address and port; port 0 is any that is free")
 	cmd.RunE = a.WithClient(func(ctx context.Context, c *client.Client, _ []string) error {
 		at, err := netip.ParseAddrPort(listen)
 		if err != nil || !at.Addr().IsLoopback() {

@@ -23,20 +23,15 @@ func (a *app) dataplaneConnectionsCommand() *cobra.Command {
 		Use:     "connections",
 		Aliases: []string{"conns"},
 		Short:   "list single connections through this host, as ipvsadm -Lnc does",
-		Long: `Lists the connections to services through this host, in any order: those that IPVS has in
-the kernel, or those of the userspace proxy. Connections of other programs' IPVS services are
-left out. EXPIRES is when a connection ends if nothing more is sent. The state AFFINITY is
-the record of the backend that a client's next connections go to.
-
-The list is read and printed part by part, and kept nowhere: -o json prints one document per
-line. It ends after --limit connections, and says so if there are more; --limit 0 lists all.
-With IPVS, the time grows faster than the list. Only operators may see it,
-because it has the addresses of clients. "service stats" has the numbers of connections.`,
+		Long: `Lists the connections to services through this host, in any order. EXPIRES is when a connection
+ends if nothing more is sent. The state AFFINITY is the record of the backend for a client's next
+connections. -o json prints one document per line. Only operators may see the addresses of clients;
+"service stats" has the numbers of connections.`,
 		Example: "  ironvip dataplane connections --service web\n  ironvip dataplane connections --limit 0 -o json | jq -r .client",
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&service, "service", "", "list connections to this service")
-	flags.IntVar(&limit, "limit", 1000, "end the list after this many connections; 0: list all")
+	flags.IntVar(&limit, "limit", 1000, "end the list after this many connections; 0 lists all")
 	command.Must(cmd.RegisterFlagCompletionFunc("service", a.Complete(command.Services)))
 	cmd.RunE = a.WithClient(func(ctx context.Context, c *client.Client, _ []string) error {
 		if limit < 0 {

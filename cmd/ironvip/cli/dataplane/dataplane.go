@@ -144,8 +144,7 @@ func (a *app) dataplaneDiffCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff",
 		Short: "compare the dataplane with the desired state",
-		Long: `Reads the kernel (or the userspace dataplane) and compares it with the desired state. The
-exit code is 0 without differences and 10 with differences.`,
+		Long:  `Compares the dataplane with the desired state. The exit code is 10 with differences.`,
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, _ []string) error {
 			diff, err := c.Diff(ctx)
 			if err != nil {
@@ -170,11 +169,9 @@ func (a *app) dataplaneRepairCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "repair",
 		Short: "compare the dataplane with the desired state now, and repair the differences",
-		Long: `Reads the kernel (or the userspace dataplane) completely, and repairs what differs from the
-desired state, as the agent does by itself every 30 seconds. It prints what it repaired. It
-also repairs what another program keeps changing, for which the agent itself may wait until
-the next of these looks. If the dataplane refuses a repair, the exit code is 3.`,
-		Example: "  ironvip dataplane diff\n  ironvip dataplane repair",
+		Long: `Reads the dataplane completely and repairs what differs from the desired state, as the agent does
+every dataplane.resync_interval. It also repairs what another program keeps changing, for which the
+agent may wait. If the dataplane refuses a repair, the exit code is 3.`,
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, _ []string) error {
 			r, err := c.Repair(ctx)
 			if err != nil {
@@ -200,19 +197,13 @@ func (a *app) dataplaneCleanCommand(clean Clean) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clean",
 		Short: "remove everything that an agent left in the kernel; needs no agent",
-		Long: `Removes what an agent left in this host's kernel, whichever dataplane it ran: the services
-of IPVS, the nftables tables of the ipvs and nft dataplanes and of the paths of probes, and
-the device with the virtual addresses. The userspace proxy leaves only addresses. It also removes what the announcer left: the
-gate of layer 2, changed arp_announce of interfaces, and routes. If the device stays, because somebody else
-made it, it reverts the settings of the device in systemd-resolved. It removes nothing else. It
-needs no agent, and refuses to run while an agent or an announcer runs (exit code 5).
+		Long: `Removes what an agent or announcer left in this host's kernel: IPVS services, nftables tables, the
+device with the VIPs, routes, the gate of layer 2, and changed arp_announce of interfaces. A device
+that somebody else made stays, without its settings in systemd-resolved. Sysctls, the state file and
+the configuration stay. The command refuses to run while an agent or announcer runs (exit code 5).
 
 An IPVS service belongs to ironvip if the table of the ipvs dataplane records it, or if its address
-is on ironvip's device or leased. Other services with addresses of a pool are shown and kept,
-unless --pools is given. If the state file is missing or damaged, the table and the device
-are enough. Sysctls, the state file and the configuration stay.
-
-With --dry-run nothing is changed, and the exit code is 10 if there is anything to remove.`,
+is on ironvip's device or leased. The state file may be missing or damaged.`,
 		Example: "  ironvip dataplane clean --dry-run\n  systemctl stop ironvip ironvip-announcer && ironvip dataplane clean",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), a.Timeout)
@@ -225,9 +216,9 @@ With --dry-run nothing is changed, and the exit code is 10 if there is anything 
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&req.DryRun, "dry-run", false, "change nothing and show what would be removed (exit code 10 if anything would)")
-	flags.BoolVar(&req.Pools, "pools", false, "also remove other IPVS services with addresses of the pools")
-	flags.BoolVar(&req.Force, "force", false, "run although an agent runs; with the ipvs dataplane it restores everything at its next resync")
+	flags.BoolVar(&req.DryRun, "dry-run", false, "change nothing and show what would be removed")
+	flags.BoolVar(&req.Pools, "pools", false, "also remove other IPVS services with addresses of the pools (else only shown)")
+	flags.BoolVar(&req.Force, "force", false, "run although an agent runs, which restores everything at its next resync")
 	command.StoreFlags(cmd, &req.Config, &req.StateDir, command.TheConfig)
 	return cmd
 }

@@ -22,17 +22,13 @@ func (a *app) dataplaneSwitchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "switch " + strings.Join(configs.Modes(), "|"),
 		Short: "move this host to another dataplane",
-		Long: `Lets another dataplane serve, while the agent goes on, and waits until that
-serves all clients. Until then, the present dataplane serves them. With --plan, it only shows
-what happens to the open connections, what services would lose, and why it is not possible. The
-exit code is 10 then if the dataplane would change, and 1 if the switch is not possible. It is also
-1 if the host runs this dataplane, but dataplane.mode names another one, which the next start runs.
+		Long: `Lets another dataplane serve while the agent goes on, and waits until it serves all clients; until
+then, the present one does. dataplane.mode must be "auto", which keeps the dataplane after a
+restart, or the new one. A switch that is refused has exit code 5, one that fails 1.
 
-dataplane.mode must be "auto", which keeps the dataplane after a restart, or the new one.
-
-If services use what the new dataplane does not support, --force is needed. A switch that is
-refused has exit code 5, and one that fails has exit code 1.`,
-		Example:   "  ironvip dataplane switch nft --plan\n  ironvip dataplane switch nft",
+With --plan, the exit code is 10 if the dataplane would change, and 1 if it can't, or if the host
+runs this one but dataplane.mode names another one for the next start.`,
+		Example:   "  ironvip dataplane switch nft --plan",
 		Args:      cobra.ExactArgs(1),
 		ValidArgs: configs.Modes(),
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {
@@ -54,8 +50,8 @@ refused has exit code 5, and one that fails has exit code 1.`,
 			return cmp.Or(command.ExitIf(len(p.Problems) > 0, command.ExitError), command.ExitIf(plan && p.Changes, command.ExitChanges))
 		}),
 	}
-	cmd.Flags().BoolVar(&plan, "plan", false, "change nothing and show what would happen (exit code 10 if the dataplane would change)")
-	cmd.Flags().BoolVar(&force, "force", false, "also if the new dataplane does not support what services use")
+	cmd.Flags().BoolVar(&plan, "plan", false, "change nothing; show what happens to open connections and what services would lose")
+	cmd.Flags().BoolVar(&force, "force", false, "switch although the new dataplane does not support what services use")
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "don't wait until the new dataplane serves")
 	return cmd
 }

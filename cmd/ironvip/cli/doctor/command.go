@@ -35,11 +35,10 @@ func Command(a *command.App, host *Host, lastGood func(config, stateDir string) 
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "diagnose this host and suggest fixes",
-		Long: `Checks this host: the kernel, its settings, conflicting programs, the host's firewall, the MTU
-of tunnels, the configuration, the state directory and the agent (at the socket of that
-configuration unless --addr names another). If the configuration is invalid, it uses the last good
-one, as the agent does. It changes nothing and needs neither an agent nor root; as root, it checks
-more. The exit code is 0 if everything is ok, 1 with a FAIL and 3 with a WARN.`,
+		Long: `Checks the kernel and its settings, conflicting programs, the host's firewall, the MTU of tunnels,
+the configuration (an invalid one: the last good one), the state directory and the agent. It changes
+nothing and needs no agent; as root, it checks more. The exit code is 1 with a FAIL, else 3 with a
+WARN.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			doc, err := examine(cmd.Context(), a, host, lastGood, config)
 			if err != nil {

@@ -19,20 +19,14 @@ func (a *app) nodeDrainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain [NODE]",
 		Short: "let other hosts announce the VIPs of a node",
-		Long: `Moves the VIPs of a node to other hosts, before maintenance. Without NODE, it drains the host
-of the agent. At layer 2, each VIP moves when its next host has announced it. With BGP,
-routers are asked to use other paths, and the routes are withdrawn 2 s later. Clients that
-still send to the node are served.
-
-The drain survives restarts, of the node as well. It ends with "node undrain". A VIP that no
-other host can announce is withdrawn.
-
-With --wait, the command returns when the node announces nothing. If it still announces
-something after --timeout, it exits with 3, and the drain continues.`,
+		Long: `Moves the VIPs of a node to other hosts before maintenance; without NODE, those of the agent's host.
+At layer 2, each VIP moves when its next host has announced it. With BGP, routers are asked to use
+other paths, and the routes are withdrawn 2 s later. Clients that still send to the node are served.
+A VIP that no other host can announce is withdrawn. The drain survives restarts.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.Complete(command.OnlyFirst(nodeNames)),
 	}
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the node announces nothing")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the node announces nothing (exit code 3 after --timeout; the drain continues)")
 	cmd.RunE = a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {
 		node, err := a.nodeOf(ctx, c, args)
 		if err != nil {
@@ -67,7 +61,7 @@ func (a *app) nodeUndrainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "undrain [NODE]",
 		Short:             "end the drain of a node",
-		Long:              "Ends the drain of a node; without NODE, of the host of the agent. At layer 2, it takes its\nshare of the VIPs back after announce.settle.",
+		Long:              "Ends the drain of a node; without NODE, of the agent's host. At layer 2, the node takes its share\nof the VIPs back after announce.settle.",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.Complete(command.OnlyFirst(nodeNames)),
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {

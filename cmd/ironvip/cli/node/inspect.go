@@ -22,13 +22,12 @@ func (a *app) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "show events: repaired drift, conflicts, drained backends",
-		Long: `Shows the newest events, which the agent keeps in memory; its log has older ones. Of
-more than four with the same kind, service and object it keeps the latest four, and the
-message has the number of all. With --follow it prints each new event until Ctrl-C.
+		Long: `Shows the newest events, which the agent keeps in memory; its log has older ones. Of more than four
+with the same kind, service and object, it keeps the latest four and the number of all.
 
-The events of an address or a node port say which services got it and gave it up, and when
-it was announced: --object 192.0.2.10, --object 30080/tcp.`,
-		Example: "  ironvip events --follow\n  ironvip events --service web -o json\n  ironvip events --object 192.0.2.10",
+The events of an address or a node port say which services got it and gave it up, and when it was
+announced.`,
+		Example: "  ironvip events --follow --object 192.0.2.10",
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, _ []string) error {
 			if err := command.ExpandKey(&service); err != nil {
 				return err
@@ -90,10 +89,9 @@ func (a *app) debugTableCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "table [NAME]",
 		Short: "print a table of the pipeline, or list the tables",
-		Long: `Prints the rows of one table of the agent's pipeline, sorted. The same state always gives
-the same text: the cells hold no revisions and no times. Without NAME it lists the tables.
-The columns may change between versions.`,
-		Example:           "  ironvip debug table\n  ironvip debug table frontends",
+		Long: `Prints the rows of one table of the agent's pipeline, sorted, without revisions and times. Without
+NAME, it lists the tables. The columns may change between versions.`,
+		Example:           "  ironvip debug table frontends",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.Complete(command.OnlyFirst(tableNames)),
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {

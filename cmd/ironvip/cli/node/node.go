@@ -20,17 +20,14 @@ import (
 const nodeIsSilent = 3 * time.Minute
 
 func (a *app) nodeListCommand() *cobra.Command {
-	return command.List(a.App, "list the nodes of the fleet with dataplane and lag", `Lists the nodes that share a store (ipam.store = "consul" or "etcd"). Without a shared store it lists
-the node that answers and the peers of its announcer.
+	return command.List(a.App, "list the nodes of the fleet with dataplane and lag", `Lists the nodes that share a store. Without a shared store, it lists the node that answers and the
+peers of its announcer. A lost node was present and is silent; it stays listed for 72 h, or until
+"node forget".
 
-STATE is present, draining or lost: a lost node was present and is silent. It stays in the
-list until it returns, for 72 h, or until "node forget". VIPS counts the VIPs that a node
-announces, or names those that it announced before it was lost.
-
-ELECTED is the leader, which allocates addresses for new services; another node takes over
-if it fails. REVISION is the newest revision of the node's own tables that its dataplane has
-applied. LAG is the age of the oldest change not applied yet. INDEX (wide) is the last write
-of the shared store that the node has read: nodes with the same index have the same state.`, (*client.Client).Nodes, a.nodeListView)
+VIPS counts the announced VIPs, or names the last ones of a lost node. ELECTED is the leader, which
+allocates addresses for new services. REVISION is the newest revision of the node's tables that its
+dataplane has applied, and LAG the age of the oldest change not applied yet. Nodes with the same
+INDEX (wide) have read the same state of the store.`, (*client.Client).Nodes, a.nodeListView)
 }
 
 func (a *app) nodeListView(list v1.NodeList) output.View {
@@ -94,9 +91,9 @@ func (a *app) nodeForgetCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "forget NODE",
 		Short: "remove a lost node from the list",
-		Long: `Removes a node that will not return: from "node list", with its drain and its address for
-heartbeats. A lost node is also forgotten after 72 h. A node that is present can't be
-forgotten (exit code 5). One that returns is listed again.`,
+		Long: `Removes a lost node that will not return, with its drain and its address for heartbeats. This
+happens by itself after 72 h. A node that is present can't be forgotten (exit code 5). One that
+returns is listed again.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.Complete(command.OnlyFirst(lostNodeNames)),
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {
@@ -126,12 +123,10 @@ func (a *app) nodeNewIDCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "new-id",
 		Short: "give this host a new host id, after it was copied from another host",
-		Long: `Replaces the host id in this host's state file. In a fleet an agent
-refuses to start while another live host has the same id, which happens after a disk, a
-virtual machine or a state file was copied. Run this on the copy.
-
-This host's agent must be stopped (exit code 5). The fleet's store is not needed, and nothing but the
-id changes: if the other host has the same node.name too, set another one in ironvip.toml.`,
+		Long: `Replaces the host id in this host's state file. In a fleet, an agent refuses to start while another
+live host has the same id, as after the copy of a disk, a virtual machine or a state file. Run this
+on the copy, with its agent stopped (exit code 5). If the other host has the same node.name, change
+it in ironvip.toml too.`,
 		Example: "  systemctl stop ironvip && ironvip node new-id && systemctl start ironvip",
 		RunE: func(*cobra.Command, []string) error {
 			change, err := a.NewIdentity(req)

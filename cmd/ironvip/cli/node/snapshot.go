@@ -29,17 +29,13 @@ func (a *app) snapshotSaveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "save [FILE]",
 		Short: "save all leases, registrations and overrides as one document",
-		Long: `Saves everything in the store as one JSON document: the holder of each address and node
-port, the services registered through the API, and the backends that an operator drained.
-Without a FILE, or with "-", the document goes to stdout. "snapshot restore" reads it.
+		Long: `Saves the store as one JSON document, to FILE or stdout: the holders of addresses and node ports,
+the services of the API, and the overrides. The command asks the running agent. If none runs, or
+with --config, it reads the store. To move to another store, stop the agent first.
 
-The command asks the running agent. If none runs, or with --config, it reads the store that
-the configuration names. To move to another store, stop the agent first, so that nothing
-changes after the snapshot.
-
-If the store has values that cannot be read, they are listed on stderr and in the document,
-and the exit code is 3. "snapshot restore" reports them as conflicts.`,
-		Example:           "  ironvip snapshot save vips.json\n  systemctl stop ironvip && ironvip snapshot save vips.json",
+Values that cannot be read are listed on stderr and in the document, with exit code 3. They are
+conflicts of a restore.`,
+		Example:           "  systemctl stop ironvip && ironvip snapshot save vips.json",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: command.CompleteFiles("json"),
 	}
@@ -121,25 +117,22 @@ func (a *app) snapshotRestoreCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
 		Short: "restore a snapshot into the store of the configuration, before its agent starts",
-		Long: `Writes leases, registrations and overrides into the store that the configuration names, so
-that every service keeps its address. FILE was written by "snapshot save"; "-" is stdin.
-Stop this host's agent first (exit code 5); agents of other hosts may run.
+		Long: `Writes a file of "snapshot save" ("-" is stdin) into the store of the configuration, so that every
+service keeps its address. Stop this host's agent first (exit code 5); agents of other hosts may run.
 
-Equal values in the store stay. If the store has a different value (an address that another
-service holds, a service with another address), nothing is written, each conflict is named
-and the exit code is 5. --skip-conflicts restores the rest.
+If the store has a different value, such as an address that another service holds, nothing is
+written, and each conflict is named (exit code 5).
 
-An agent refuses to start on a store other than its last one until a snapshot is restored,
-because every service would get a new address. --none lifts this for a host that takes the
-addresses that the fleet has for its services.`,
-		Example:           "  ironvip snapshot compare vips.json\n  ironvip snapshot restore vips.json && systemctl start ironvip",
+An agent refuses to start on a store other than its last one before a restore, because every service
+would get a new address. --none permits it for a host that takes the addresses of the fleet.`,
+		Example:           "  ironvip snapshot restore vips.json && systemctl start ironvip",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: command.CompleteFiles("json"),
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&req.SkipConflicts, "skip-conflicts", false, "restore everything that has no conflict")
 	flags.BoolVar(&req.None, "none", false, "restore nothing, and let the agent start on the store as it is")
-	command.StoreFlags(cmd, &req.Config, &req.StateDir, "the configuration that names the store: a file, or a directory with ironvip.toml")
+	command.StoreFlags(cmd, &req.Config, &req.StateDir, command.TheConfig)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0 && !req.None:
@@ -161,14 +154,13 @@ func (a *app) snapshotCompareCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare FILE",
 		Short: "compare a snapshot with the store of the configuration",
-		Long: `Shows what "snapshot restore" would write into the store, and every conflict. It changes
-nothing. Stop this host's agent first (exit code 5). The exit code is 0 if the store already
-has everything, 10 if a restore would write, and 5 if it would be refused.`,
-		Example:           "  ironvip snapshot compare vips.json",
+		Long: `Shows what "snapshot restore" would write into the store, and every conflict. Stop this host's agent
+first (exit code 5). The exit code is 0 if the store already has everything, 10 if a restore would
+write, and 5 if it would be refused.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: command.CompleteFiles("json"),
 	}
-	command.StoreFlags(cmd, &req.Config, &req.StateDir, "the configuration that names the store: a file, or a directory with ironvip.toml")
+	command.StoreFlags(cmd, &req.Config, &req.StateDir, command.TheConfig)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		result, err := a.readAndRestore(cmd.Context(), req, args)
 		if err != nil {

@@ -47,10 +47,9 @@ func sourceState(s v1.Source) output.Cell {
 
 func (a *app) sourceResyncCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "resync NAME",
-		Short: "resync a source",
-		Long: `Makes a source of this host read everything again. It does not affect other hosts of the
-fleet: run it on each of them, or use --addr.`,
+		Use:               "resync NAME",
+		Short:             "resync a source",
+		Long:              `Makes a source of this host read everything again; other hosts of the fleet don't.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.Complete(command.OnlyFirst(command.Sources)),
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {

@@ -26,9 +26,9 @@ func (a *app) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "show node health: config, sources, pools, services, dataplane",
-		Long: `Shows the health of this node: configuration, sources, pools, services and dataplane. The
-exit code is 0 if all checks are ok and 3 otherwise.`,
-		Example: "  ironvip status\n  ironvip status --wait --timeout 60s",
+		Long: `Shows the health of this node: configuration, sources, pools, services and dataplane. The exit code
+is 3 unless all checks are ok.`,
+		Example: "  ironvip status --wait --timeout 60s",
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, _ []string) error {
 			var status v1.NodeStatus
 			var err error

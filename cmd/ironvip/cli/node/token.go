@@ -24,12 +24,10 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "create a token and print it once",
-		Long: `Creates a token for callers of the API, and prints it on stdout. It is not stored: nobody can
-read it again. It works on every host of a fleet.
-
-Roles: a viewer reads; a registrar also writes services and backends of its namespaces; an
-operator writes those of all namespaces, drains, reloads and repairs; an admin also manages
-tokens and reads the whole store.`,
+		Long: `Creates a token for callers of the API, and prints it on stdout, once. It works on every host of a
+fleet. A viewer reads; a registrar also writes services and backends of its namespaces; an operator
+writes those of all namespaces, drains, reloads and repairs; an admin also manages tokens and reads
+the whole store.`,
 		Example: "  ironvip token create deploy --role registrar --namespace shop > /etc/deploy/ironvip-token\n" +
 			"  ironvip token create prometheus --role viewer --expires 8760h",
 		Args:              cobra.ExactArgs(1),
@@ -94,7 +92,6 @@ func (a *app) tokenRevokeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "revoke NAME",
 		Short:             "make a token invalid",
-		Example:           "  ironvip token revoke deploy",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.Complete(command.OnlyFirst(tokenNames)),
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {

@@ -27,18 +27,14 @@ func (a *app) serviceApplyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE...",
 		Short: "create services or replace their definition, from TOML, JSON or YAML",
-		Long: `Creates services or replaces their definition. FILE is TOML with [[service]] blocks as in
-services.d, or JSON or YAML with one service, a list of services, or {"services": [...]};
-"-" is stdin. "service get -o toml" prints this form. If the input has a mistake, nothing is
-sent.
-
-The agent stores these services. A service of another source is refused (exit code 5):
-change it in that source.`,
+		Long: `Creates services or replaces their definition. FILE is TOML with [[service]] blocks, or JSON or YAML
+with one service, a list of services, or {"services": [...]}. If it has a mistake, nothing is sent.
+A service of another source is refused (exit code 5): change it in that source.`,
 		Example: "  ironvip service apply -f web.toml\n  ironvip service apply -f - --dry-run < services.json",
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVarP(&files, "file", "f", nil, "file to apply; \"-\" is stdin (repeatable)")
-	flags.BoolVar(&dryRun, "dry-run", false, "change nothing and show what would change (exit code 10 if anything would)")
+	flags.BoolVar(&dryRun, "dry-run", false, "change nothing and show what would change")
 	flags.BoolVar(&atomic, "atomic", false, "change nothing if one of the services is refused")
 	dontWait := command.NoWait(flags)
 	command.Must(cmd.MarkFlagFilename("file", "toml", "json", "yaml", "yml"))

@@ -22,11 +22,10 @@ func (a *app) backendListCommand() *cobra.Command {
 		Use:     "list [SERVICE]...",
 		Aliases: []string{"ls"},
 		Short:   "list the backends of services, or of all services",
-		Long: `Lists backends with their configured state, and with what was observed of them: the health
-check (CHECK) and its result, since when, and the last error with its age. A backend that
-works shows the last failure of a probe or a client's connection for ten minutes. For named
-services, CONN has the open connections.`,
-		Example:           "  ironvip backend list\n  ironvip backend list web -o wide",
+		Long: `Lists backends with their state, the result of their health check (CHECK) with its age, and the
+last error. A backend that works shows the last failure for ten minutes. For named services, CONN
+has the open connections.`,
+		Example:           "  ironvip backend list web -o wide",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.Complete(command.Services),
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {

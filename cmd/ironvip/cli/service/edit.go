@@ -31,13 +31,10 @@ func (a *app) serviceEditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "edit NAME",
 		Short: "edit the definition of a service of the API in $EDITOR",
-		Long: `Opens the definition of a service, as "service get -o toml" prints it, in $VISUAL, $EDITOR or
-vi, and stores it when the editor ends. Nothing is stored if the text has not changed.
-
-If the text has a mistake, the agent refuses it, or others have changed the service meanwhile,
-the command prints the reasons, and the text stays in a file. Correct it there, and store it
-with "service apply -f". Services of other sources are edited in that source.`,
-		Example:           "  ironvip service edit web\n  EDITOR=\"code --wait\" ironvip service edit shop/db",
+		Long: `Opens the definition of a service of the API in $VISUAL, $EDITOR or vi, and stores it when the
+editor ends with a changed text. If the text is refused, or others have changed the service
+meanwhile, it stays in a file: correct it there, and store it with "service apply -f".`,
+		Example:           "  EDITOR=\"code --wait\" ironvip service edit shop/db",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.Complete(command.OnlyFirst(command.Services)),
 	}

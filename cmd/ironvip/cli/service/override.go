@@ -18,27 +18,22 @@ import (
 )
 
 func (a *app) backendStateCommand(state, short string) *cobra.Command {
-	effect := `The override ends.`
+	effect := ""
 	if state != vip.Ready.String() {
-		effect = `The override survives restarts. It ends with
-"backend ready", after --for, with its service, or an hour after the backend has left its
-service. "override list" shows it. The last usable backend needs --force (exit code 5).
+		effect = `"drain" and "maint" work for services of every source and survive restarts. They end with
+"backend ready", after --for, with the service, or an hour after the backend has left it. The last
+usable backend needs --force (exit code 5).
 
-With --wait, the command returns when the backend has no connections left through this
-host, and shows how many remain. If some remain after --timeout, it exits with 3, and the
-drain continues: repeat the command to wait longer. Each host of a fleet counts its own.`
+`
 	}
 	cmd := &cobra.Command{
 		Use:   state + " SERVICE BACKEND",
 		Short: short,
 		Long: `Sets a backend to "` + state + `": ` + short + `.
 
-It works for services of every source. ` + effect + `
-
-BACKEND is an id from "backend list": ADDRESS:PORT or ADDRESS. SERVICE/BACKEND, as printed
-by -o name, also works, and so do an address and port from events, and the address alone of
-a backend with a port, if the service has only one there.`,
-		Example:           "  ironvip backend " + state + " web 10.1.0.13:8080\n  ironvip backend " + state + " web/10.1.0.13:8080",
+` + effect + `BACKEND is an id from "backend list". SERVICE/BACKEND works too, and so do an address and port from
+events, and the address of a service's only backend there.`,
+		Example:           "  ironvip backend " + state + " web 10.1.0.13:8080",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.Complete(serviceThenBackend),
 	}
@@ -46,9 +41,9 @@ a backend with a port, if the service has only one there.`,
 	var period time.Duration
 	var force, waitIdle bool
 	if state != vip.Ready.String() {
-		cmd.Flags().DurationVar(&period, "for", 0, "end the override after this time, for example 2h (default: when it is set to ready)")
-		cmd.Flags().BoolVar(&force, "force", false, "permit it for the last usable backend of the service or of one of its ports")
-		cmd.Flags().BoolVar(&waitIdle, "wait", false, "wait until the backend has no connections through this host, and show how many remain")
+		cmd.Flags().DurationVar(&period, "for", 0, "end the state after this time, for example 2h (default: with \"backend ready\")")
+		cmd.Flags().BoolVar(&force, "force", false, "permit it for the last usable backend of the service or of a port")
+		cmd.Flags().BoolVar(&waitIdle, "wait", false, "wait until the backend has no connections through this host (exit code 3 after --timeout; the drain continues)")
 	}
 	cmd.RunE = a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {
 		key, id, err := parseBackend(args)
@@ -105,13 +100,10 @@ func lastOne(state string, b v1.Backend) string {
 }
 
 func (a *app) overrideListCommand() *cobra.Command {
-	return command.List(a.App, "list the operator overrides of single backends", `Lists the backends that an operator has set to drain or maint, with the author, the time, and
-when the override ends by itself. The author is the user that sent the command to the
-agent's unix socket, or "tcp" and an address. NODE is the host that received it.
-
-An override ends with "backend ready" or "override clear", at EXPIRES, with its service, or
-an hour after the backend has left its service (then shown as missing). One that was set
-while the fleet's store was unavailable is "local" until it is merged there.`, (*client.Client).Overrides, a.overrideListView)
+	return command.List(a.App, "list the operator overrides of single backends", `Lists the backends that an operator has set to drain or maint. The author is the user that sent the
+command to the unix socket, or "tcp" and an address. NODE is the host that received it. An override
+is "missing" if the backend has left its service, and "local" if it was set while the fleet's store
+was unavailable, until it is merged there.`, (*client.Client).Overrides, a.overrideListView)
 }
 
 func (a *app) overrideListView(list v1.OverrideList) output.View {
@@ -134,10 +126,9 @@ func (a *app) overridden(o *v1.OverrideInfo) string {
 
 func (a *app) overrideClearCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "clear SERVICE BACKEND",
-		Short: "end the override of a backend",
-		Long: `Ends an override, as "backend ready" does. It also works for a backend that its service no
-longer has.`,
+		Use:               "clear SERVICE BACKEND",
+		Short:             "end the override of a backend",
+		Long:              `Ends an override, as "backend ready" does, also of a backend that its service no longer has.`,
 		Example:           "  ironvip override clear web 10.1.0.13:8080\n  ironvip override list -o name | xargs -n 1 ironvip override clear",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.Complete(command.OnlyFirst(overrideNames)),

@@ -18,10 +18,9 @@ func (a *app) searchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "search TEXT",
 		Short: "find services, VIPs, backends, nodes, pools and DNS names by a part of a name or address",
-		Long: `Finds objects by any part of a name or an address: services, VIPs, backends (also by their
-node), nodes, pools and DNS names. Exact matches come first, then names that begin with TEXT.
-Upper and lower case are the same. TEXT may be ADDRESS:PORT, as a log has it.`,
-		Example:           "  ironvip search 10.1.0.11:8080\n  ironvip search shop -o name",
+		Long: `Finds services, VIPs, backends (also by their node), nodes, pools and DNS names by any part of a
+name or address, without regard to case. Exact matches come first. TEXT may be ADDRESS:PORT.`,
+		Example:           "  ironvip search 10.1.0.11:8080",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}

@@ -20,7 +20,7 @@ func (a *app) serviceListCommand() *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "list services with addresses and state",
-		Example: "  ironvip service list\n  ironvip service list --state degraded -o wide\n  ironvip service list --label team=web -o name",
+		Example: "  ironvip service list --state degraded -o wide\n  ironvip service list --label team=web -o name",
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, _ []string) error {
 			connections := func() (map[string]uint64, error) { return nil, nil }
 			if a.People() { // in the time of the first page
@@ -57,7 +57,7 @@ func (a *app) serviceListCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&by.Source, "source", "", "list services of this source")
 	states := []string{v1.StateHealthy, v1.StateUnchecked, v1.StateElsewhere, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused}
-	command.ChoiceFlag(cmd, &by.State, "state", "list services in this state: "+strings.Join(states, ", "), states...)
+	command.ChoiceFlag(cmd, &by.State, "state", "list services in a state: "+strings.Join(states, ", "), states...)
 	flags.StringArrayVarP(&by.Labels, "label", "l", nil, "list services with this label: KEY or KEY=VALUE (repeatable)")
 	command.Must(cmd.RegisterFlagCompletionFunc("source", a.Complete(command.Sources)))
 	return cmd
@@ -82,14 +82,13 @@ func (a *app) serviceGetCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "get NAME...",
 		Short: "show services in full: definition, addresses, every backend",
-		Long: `Shows services in full. With -o toml, json or yaml it prints their definition in the form
-that "service apply" reads; "service list -o json" has the status as well.
+		Long: `Shows services in full. With -o toml, json or yaml, it prints their definition in the form that
+"service apply" reads; "service list -o json" has the status as well.
 
-If all backends registered themselves with a ttl, the definition leaves them out, and an apply
-keeps them. If only some did, it has all backends, because an apply removes those that are
-not in its list. Then a message names them: one that is gone by the time of an apply would
+The definition leaves out backends that registered themselves with a ttl, if all did: an apply keeps
+them. Otherwise it has them, and a message names them: one that is gone by the time of an apply would
 return without a ttl, so remove it from the file.`,
-		Example:           "  ironvip service get web\n  ironvip service get web -o toml > web.toml",
+		Example:           "  ironvip service get web -o toml > web.toml",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.Complete(command.Services),
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {
@@ -157,9 +156,8 @@ func (a *app) serviceDeleteCommand() *cobra.Command {
 		Use:     "delete NAME...",
 		Aliases: []string{"rm"},
 		Short:   "delete services of the API; open connections drain",
-		Long: `Deletes services that were created with "service apply" or the REST API. Their open
-connections drain, and their addresses are reserved during a cooldown. Delete services of
-other sources in that source.`,
+		Long: `Deletes services of the API. Their open connections drain, and their addresses are reserved during a
+cooldown. Delete services of other sources in that source.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.Complete(command.Services),
 	}

@@ -20,11 +20,10 @@ func (a *app) serviceStatsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "stats [NAME]...",
 		Short: "show connections and traffic by service, or by backend of some services",
-		Long: `Shows the dataplane's counters: open connections (CONN), connections since the counter
-started (TOTAL), bytes and rates. Without names it prints one line per service; with names,
-their frontends and backends. A counter starts at 0 with its frontend or backend. "-" means
-that this dataplane has no such counter.`,
-		Example:           "  ironvip service stats\n  ironvip service stats web -o wide",
+		Long: `Shows the dataplane's counters of services, or of the frontends and backends of named ones: open
+connections (CONN), connections (TOTAL), bytes and rates. A counter starts at 0 with its frontend or
+backend. "-" is a counter that this dataplane does not have.`,
+		Example:           "  ironvip service stats web -o wide",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.Complete(command.Services),
 		RunE: a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {

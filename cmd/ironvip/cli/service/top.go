@@ -22,17 +22,15 @@ func (a *app) topCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "show the busiest services by connection rate or traffic, and refresh",
-		Long: `Shows the services with the most new connections per second (CONN/S), or the most of what
---by names, through this host. It reads the counters of the dataplane every --interval, and
-shows what was counted meanwhile. Ctrl-C ends it. For scripts, --once or -n prints so many
-lists, each after an interval; -o json prints each as one line.`,
-		Example: "  ironvip top\n  ironvip top --once --by bytes --limit 5 -o json",
+		Long: `Shows the services with the most new connections per second (CONN/S) through this host, or the most
+of what --by names, every --interval until Ctrl-C. -o json prints each list as one line.`,
+		Example: "  ironvip top --once --by bytes --limit 5 -o json",
 	}
 	command.ChoiceFlag(cmd, &by.By, "by", "sort by connections (per second), active (connections), in, out or bytes (per second)", orders...)
 	flags := cmd.Flags()
 	flags.DurationVarP(&by.Interval, "interval", "d", 5*time.Second, "between two reads of the counters: 1s to 1m")
 	flags.IntVar(&by.Limit, "limit", 20, "services to show, at most 1000")
-	flags.IntVarP(&by.Count, "count", "n", 0, "end after this many lists; 0: never")
+	flags.IntVarP(&by.Count, "count", "n", 0, "end after this many lists")
 	flags.BoolVar(&once, "once", false, "print one list; the same as -n 1")
 	cmd.RunE = a.WithClient(func(ctx context.Context, c *client.Client, _ []string) error {
 		if once {

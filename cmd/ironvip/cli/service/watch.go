@@ -24,11 +24,10 @@ func (a *app) serviceWatchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch [NAME]...",
 		Short: "print services, and again whenever one changes",
-		Long: `Prints the services, and then a line for each change, until Ctrl-C. In tables, a service is
-printed again if its line differs; a deleted one has the state "deleted". TIME is when the
-line was received. -o json prints each change of the definition or the status as one line:
-{"service": {...}} or {"deleted": "NAME"}, and {"synced": true} after the first services.`,
-		Example:           "  ironvip service watch\n  ironvip service watch web --only-changes -o json",
+		Long: `Prints the services, and then a line for each change, until Ctrl-C. A deleted service has the state
+"deleted". TIME is when the line was received. With -o json, a line is {"service": {...}} or
+{"deleted": "NAME"}, and {"synced": true} follows the first services.`,
+		Example:           "  ironvip service watch web --only-changes -o json",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.Complete(command.Services),
 	}

@@ -25,14 +25,12 @@ func (a *app) backendWeightCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "weight SERVICE BACKEND WEIGHT",
 		Short: "set the weight of a backend of a service of the API",
-		Long: `Sets the weight of a backend, its share of new connections relative to the others, in the
-definition of its service. Open connections stay. The weight 0 leaves a backend without new
-connections; it needs --force for the last usable one. "backend drain" does that for
-services of every source, and ends by itself if you like.
+		Long: `Sets a backend's share of new connections, relative to the others, in a service of the API. Change
+the weights of other sources there. Open connections stay. The weight 0 stops new connections, as
+"backend drain" does for services of every source.
 
-Only services of the API have weights that can be set: change those of other sources there.
-BACKEND is an id from "backend list"; SERVICE/BACKEND works, too.`,
-		Example:           "  ironvip backend weight web 10.1.0.13:8080 50\n  ironvip backend weight web/10.1.0.13:8080 50",
+BACKEND is an id from "backend list". SERVICE/BACKEND works too.`,
+		Example:           "  ironvip backend weight web 10.1.0.13:8080 50",
 		Args:              cobra.RangeArgs(2, 3),
 		ValidArgsFunction: a.Complete(serviceThenBackend),
 	}
