@@ -11,20 +11,20 @@ import (
 var (
 	healthMetrics = probe.Metrics
 
-	familyHealth          = healthMetrics.Gauge("backend_health_status", "1: the observed health of the backend: unknown, healthy, unhealthy, unchecked or ejected.", "service", "backend", "health")
-	familyConnectFailures = healthMetrics.Counter("backend_connect_failures_total", "Connects to the backend that were refused or timed out, and UDP refusals.", "service", "backend")
+	familyHealth          = healthMetrics.Gauge("backend_health_status", "1 for the observed health: unknown, healthy, unhealthy, unchecked or ejected.", "service", "backend", "health")
+	familyConnectFailures = healthMetrics.Counter("backend_connect_failures_total", "Refused and timed out connection attempts, and UDP refusals.", "service", "backend")
 	familyEarlyResets     = healthMetrics.Counter("backend_early_resets_total", "Connections that the backend reset before its first byte.", "service", "backend")
-	familyUnanswered      = healthMetrics.Counter("backend_unanswered_total", "Connections that ended without a byte of the backend, while other backends answered their clients.", "service", "backend")
-	familyRetries         = healthMetrics.Counter("backend_retries_total", "Clients that were sent to another backend after a connect to this one failed or was slow.", "service", "backend")
-	familyEjections       = healthMetrics.Counter("backend_ejections_total", "Times that the proxy ejected the backend because connections of clients failed.", "service", "backend")
-	familyTargets         = healthMetrics.Gauge("health_targets", "Distinct probes of this host: an address with a check.")
+	familyUnanswered      = healthMetrics.Counter("backend_unanswered_total", "Connections that ended without a byte of the backend, while other backends answered.", "service", "backend")
+	familyRetries         = healthMetrics.Counter("backend_retries_total", "Clients sent to another backend because this one failed or was slow to connect.", "service", "backend")
+	familyEjections       = healthMetrics.Counter("backend_ejections_total", "Ejections of the backend after failed connections of clients.", "service", "backend")
+	familyTargets         = healthMetrics.Gauge("health_targets", "Targets of this host: an address with a check.")
 	familyRunning         = healthMetrics.Gauge("health_checks_running", "Probes that run now.")
-	familyWaiting         = healthMetrics.Gauge("health_checks_waiting", "Probes that are due and wait for a file descriptor or a worker.")
-	familyProbes          = healthMetrics.Counter("health_checks_total", "Finished probes by type and outcome; local, starved, no_descriptors and no_path are faults of this host and no evidence.", "type", "outcome")
+	familyWaiting         = healthMetrics.Gauge("health_checks_waiting", "Due probes that wait for a file descriptor or a worker.")
+	familyProbes          = healthMetrics.Counter("health_checks_total", "Finished probes; the outcomes local, starved, no_descriptors and no_path are faults of this host and no evidence.", "type", "outcome")
 	familyLate            = healthMetrics.Counter("health_checks_late_total", "Probes that started more than an interval late.")
-	familyStalls          = healthMetrics.Counter("health_check_stalls_total", "Times that the agent did not run for more than half a second.")
-	familyTransitions     = healthMetrics.Counter("health_transitions_total", "Changes of the health of a target, or of the cause.")
-	familyHealthWrites    = healthMetrics.Counter("health_batches_total", "Batches of changed targets; many changes at once are one batch.")
+	familyStalls          = healthMetrics.Counter("health_check_stalls_total", "Pauses of the agent of more than half a second.")
+	familyTransitions     = healthMetrics.Counter("health_transitions_total", "Changes of the health of a target, or of its cause.")
+	familyHealthWrites    = healthMetrics.Counter("health_batches_total", "Batches of changed targets.")
 )
 
 // collectHealth reads the health of the backends of chosen services and the counters of the probes at each scrape. It costs

@@ -87,10 +87,10 @@ var Metrics = metric.NewGroup("Hooks", "hook_")
 
 var (
 	familyQueued    = Metrics.Gauge("queued_events", "Events that wait for a hook.", "hook")
-	familyDelivered = Metrics.Counter("delivered_total", "Events that a webhook accepted, or for which a program ended with exit status 0.", "hook")
-	familyFailed    = Metrics.Counter("failures_total", "Requests and runs of programs that failed.", "hook")
-	familyDropped   = Metrics.Counter("dropped_total", "Events that a hook does not get because its queue was full.", "hook")
-	familyRejected  = Metrics.Counter("rejected_total", "Events that a hook does not get because its webhook has rejected them ten times.", "hook")
+	familyDelivered = Metrics.Counter("delivered_total", "Events that a webhook accepted, or a program with exit status 0.", "hook")
+	familyFailed    = Metrics.Counter("failures_total", "Failed requests and runs of programs.", "hook")
+	familyDropped   = Metrics.Counter("dropped_total", "Events dropped because the queue was full.", "hook")
+	familyRejected  = Metrics.Counter("rejected_total", "Events dropped after ten rejections by the webhook.", "hook")
 )
 
 // Collect is the collector of the metrics.

@@ -46,7 +46,7 @@ func findKind(ctx context.Context, h plane.Host) (plane.Leaver, error) {
 var metrics = metric.NewGroup("The nft dataplane", "nft_")
 
 var counts = []plane.Count[Stats]{
-	{Family: metrics.Counter("table_writes_total", "nftables messages sent that change something."), Of: func(s Stats) uint64 { return s.NFTMessages }},
-	{Family: metrics.Counter("conntrack_deletions_total", "Connection tracking entries deleted."), Of: func(s Stats) uint64 { return s.ConntrackFlows }},
-	{Family: metrics.Counter("conntrack_dumps_total", "Connection tracking queries sent."), Of: func(s Stats) uint64 { return s.ConntrackDumps }},
+	{Family: metrics.Counter("table_writes_total", "nftables messages that change something."), Of: func(s Stats) uint64 { return s.NFTMessages }},
+	{Family: metrics.Counter("conntrack_deletions_total", "Deleted connection tracking entries."), Of: func(s Stats) uint64 { return s.ConntrackFlows }},
+	{Family: metrics.Counter("conntrack_dumps_total", "Connection tracking queries."), Of: func(s Stats) uint64 { return s.ConntrackDumps }},
 }

@@ -12,10 +12,10 @@ var (
 	familyUp          = Metrics.Gauge("up", "1: the address is served by UDP and TCP.", "listen")
 	familyQueries     = Metrics.Counter("queries_total", "Answered queries.", "transport", "type", "rcode")
 	familyDropped     = Metrics.Counter("dropped_total", "Queries and connections without an answer.", "reason")
-	familyNames       = Metrics.Gauge("names", "Names that are answered, with those of ports and addresses.")
+	familyNames       = Metrics.Gauge("names", "Answered names, also of ports and addresses.")
 	familyConflicts   = Metrics.Gauge("name_conflicts", "Names that services want and don't have.")
 	familyConnections = Metrics.Gauge("tcp_connections", "Open TCP connections.")
-	familyDuration    = Metrics.Histogram("query_duration_seconds", "Time from the receipt of a query to its reply.")
+	familyDuration    = Metrics.Histogram("query_duration_seconds", "Time from a query to its reply.")
 )
 
 // Collect is the collector of the metrics of DNS. It costs O(addresses to listen at). There are no

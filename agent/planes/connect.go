@@ -94,10 +94,10 @@ func (x *accelerator) left() func(*vip.Frontend) string {
 
 var (
 	connectMetrics        = metric.NewGroup("Balancing at connect()", "connect_")
-	familyConnectServed   = connectMetrics.Gauge("frontends", "Frontends that are balanced at connect() for programs of this host; the others are left to the dataplane.")
-	familyConnectFailing  = connectMetrics.Gauge("frontends_failing", "Frontends that can't be programmed at connect(); the dataplane serves them.")
-	familyConnectWrites   = connectMetrics.Counter("writes_total", "Updates of frontends at connect().")
-	familyConnectRepaired = connectMetrics.Counter("repairs_total", "Repairs of frontends at connect() that another program changed.")
+	familyConnectServed   = connectMetrics.Gauge("frontends", "Frontends balanced at connect() for programs of this host.")
+	familyConnectFailing  = connectMetrics.Gauge("frontends_failing", "Frontends that can't be programmed; the dataplane serves them.")
+	familyConnectWrites   = connectMetrics.Counter("writes_total", "Updates of frontends.")
+	familyConnectRepaired = connectMetrics.Counter("repairs_total", "Repairs of frontends that another program changed.")
 )
 
 func (x *accelerator) collect(w *metric.Writer) {

@@ -119,5 +119,5 @@ func notOK(findings []host.Finding) []v1.Finding {
 // The metrics of addresses.
 var (
 	vipMetrics          = metric.NewGroup("Virtual addresses", "dataplane_")
-	familyAddressWrites = vipMetrics.Counter("address_writes_total", "Virtual addresses added or deleted.")
+	familyAddressWrites = vipMetrics.Counter("address_writes_total", "Added or deleted virtual addresses.")
 )

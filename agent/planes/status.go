@@ -186,10 +186,10 @@ func pathChecks(s reconcile.Stats, blocked error, applied table.Reader[vip.Probe
 var pathMetrics = metric.NewGroup("Paths of health probes", "")
 
 var (
-	familyPaths       = pathMetrics.Gauge("probe_paths", "Paths of health probes to dr and tunnel backends that this host needs.")
-	familyPathsFailed = pathMetrics.Gauge("probe_paths_failed", "Paths of health probes that the dataplane refuses; their probes prove nothing.")
-	familyPathWrites  = pathMetrics.Counter("probe_path_writes_total", "Updates of paths of health probes sent to the dataplane.")
-	familyPathRepairs = pathMetrics.Counter("probe_path_repairs_total", "Repairs of paths of health probes that another program changed.")
+	familyPaths       = pathMetrics.Gauge("probe_paths", "Paths to dr and tunnel backends that this host needs.")
+	familyPathsFailed = pathMetrics.Gauge("probe_paths_failed", "Paths that the dataplane refuses; their probes prove nothing.")
+	familyPathWrites  = pathMetrics.Counter("probe_path_writes_total", "Updates of paths sent to the dataplane.")
+	familyPathRepairs = pathMetrics.Counter("probe_path_repairs_total", "Repairs of paths that another program changed.")
 )
 
 // collectPaths returns the collector of the metrics of the paths of health probes.

@@ -208,14 +208,14 @@ var Hook = Table{
 // Document has the keys of the document that hooks get.
 var Document = Table{
 	{Key: "hook", Meaning: "the name of the hook"},
-	{Key: "node", Meaning: "the name of the node whose agent has sent the document: `node.name`"},
-	{Key: "id", Meaning: "the id of the event, as in `/v1/events` of the node. Ids grow, also from one run of the agent to the next. A document that comes again has the same one"},
+	{Key: "node", Meaning: "`node.name` of the sender"},
+	{Key: "id", Meaning: "the id of the event, as in `/v1/events` of the node. Ids grow, also across restarts. A repeated document has the same id"},
 	{Key: "time", Meaning: "when the event happened"},
 	{Key: "kind", Meaning: "the kind of the event"},
-	{Key: "service", Meaning: "the service that the event is about, if any: `name` in the namespace `default`, else `namespace/name`"},
-	{Key: "object", Meaning: "the object that the event is about, if any: a VIP, a node, a backend, an address"},
+	{Key: "service", Meaning: "the service, if any: `name` in the namespace `default`, else `namespace/name`"},
+	{Key: "object", Meaning: "the object, if any: a VIP, a node, a backend, an address"},
 	{Key: "message", Meaning: "the event in words"},
-	{Key: "count", Meaning: "if there are many: the number of events of this kind, service and object since `first`, with this one"},
+	{Key: "count", Meaning: "if there are many: the number of such events since `first`, with this one"},
 	{Key: "first", Meaning: "the time of the first of these"},
-	{Key: "dropped", Meaning: "how many events of this hook are missing directly before this one, because the queue was full"},
+	{Key: "dropped", Meaning: "how many events are missing directly before this one, because the queue was full"},
 }

@@ -42,7 +42,7 @@ type ProbeCount struct {
 // Metrics are the families of health. Package api adds all but the durations, which an Engine counts.
 var Metrics = metric.NewGroup("Health", "")
 
-var familyDuration = Metrics.Histogram("health_check_duration_seconds", "Duration of finished probes by type.", "type")
+var familyDuration = Metrics.Histogram("health_check_duration_seconds", "Duration of finished probes.", "type")
 
 // NewDurations returns an empty histogram. The default timeout is 1 s, the largest one is a minute.
 func NewDurations() *metric.Durations {

@@ -132,13 +132,13 @@ var metrics = metric.NewGroup("IPVS", "ipvs_")
 
 var (
 	counts = []plane.Count[ipvs.Stats]{
-		{Family: metrics.Counter("service_writes_total", "IPVS messages sent that change something."), Of: func(s ipvs.Stats) uint64 { return s.WritesSent }},
-		{Family: metrics.Counter("dumps_total", "IPVS queries sent."), Of: func(s ipvs.Stats) uint64 { return s.DumpsSent }},
-		{Family: metrics.Counter("nftables_writes_total", "nftables messages sent that change something."), Of: func(s ipvs.Stats) uint64 { return s.NFTMessages }},
-		{Family: metrics.Counter("conntrack_deletions_total", "Connection tracking entries deleted."), Of: func(s ipvs.Stats) uint64 { return s.ConntrackFlows }},
+		{Family: metrics.Counter("service_writes_total", "IPVS messages that change something."), Of: func(s ipvs.Stats) uint64 { return s.WritesSent }},
+		{Family: metrics.Counter("dumps_total", "IPVS queries."), Of: func(s ipvs.Stats) uint64 { return s.DumpsSent }},
+		{Family: metrics.Counter("nftables_writes_total", "nftables messages that change something."), Of: func(s ipvs.Stats) uint64 { return s.NFTMessages }},
+		{Family: metrics.Counter("conntrack_deletions_total", "Deleted connection tracking entries."), Of: func(s ipvs.Stats) uint64 { return s.ConntrackFlows }},
 	}
 	pathCounts = []plane.Count[probepath.Stats]{
-		{Family: metrics.Counter("probe_service_writes_total", "IPVS messages sent that change a path of health probes."), Of: func(s probepath.Stats) uint64 { return s.Services }},
-		{Family: metrics.Counter("probe_nftables_writes_total", "nftables messages sent that change a path of health probes."), Of: func(s probepath.Stats) uint64 { return s.Rules }},
+		{Family: metrics.Counter("probe_service_writes_total", "IPVS messages that change a path of probes."), Of: func(s probepath.Stats) uint64 { return s.Services }},
+		{Family: metrics.Counter("probe_nftables_writes_total", "nftables messages that change a path of probes."), Of: func(s probepath.Stats) uint64 { return s.Rules }},
 	}
 )

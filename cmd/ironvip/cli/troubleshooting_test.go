@@ -80,7 +80,7 @@ func readDoc(t *testing.T, name string) string {
 
 // Each line of docs/failures.md names tests that exist.
 func TestFailuresAreTested(t *testing.T) {
-	named := regexp.MustCompile("`(Test\\w+)` in ([\\w/]+)")
+	named := regexp.MustCompile("`([\\w/]+)\\.(Test\\w+)`")
 	rows := 0
 	for line := range strings.Lines(readDoc(t, "failures.md")) {
 		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| failure |") {
@@ -90,8 +90,8 @@ func TestFailuresAreTested(t *testing.T) {
 		tests := named.FindAllStringSubmatch(line, -1)
 		expect.True(t, len(tests) > 0, "no test: %s", line)
 		for _, m := range tests {
-			if !hasTest(t, "../../../"+m[2], m[1]) {
-				t.Errorf("%s has no %s: %s", m[2], m[1], line)
+			if !hasTest(t, "../../../"+m[1], m[2]) {
+				t.Errorf("%s has no %s: %s", m[1], m[2], line)
 			}
 		}
 	}
