@@ -30,6 +30,7 @@ context = "admin@east"
 load_balancer_class = "example.com/edge"
 classless = true
 namespaces = ["web", "default"]
+namespace_prefix = "east-"
 selector = "app in (a, b),!internal"
 backends = "node-ports"
 pool = "public"
@@ -51,7 +52,7 @@ adopt_cluster_ips = true
 		{"kubernetes", "kubernetes", &kubernetes.Config{ShrinkGuard: guard, Kubeconfig: "/etc/ironvip/kubeconfig",
 			LoadBalancerClass: "ironvip.io/vip", Backends: "endpoints", IPMode: "proxy", LeaseNamespace: "ironvip", LeaseName: "ironvip"}},
 		{"kubernetes", "east", &kubernetes.Config{Pool: "public", Kubeconfig: "$CREDENTIALS_DIRECTORY/east", Context: "admin@east",
-			LoadBalancerClass: "example.com/edge", Classless: true, Namespaces: []string{"web", "default"}, Selector: "app in (a, b),!internal",
+			LoadBalancerClass: "example.com/edge", Classless: true, Namespaces: []string{"web", "default"}, NamespacePrefix: "east-", Selector: "app in (a, b),!internal",
 			Backends: "node-ports", IPMode: "vip", LeaseNamespace: "kube-system", LeaseName: "ironvip.edge"}},
 		{"kubernetes", "mirror", &kubernetes.Config{ShrinkGuard: guard, InCluster: true, AdoptClusterIPs: true, Backends: "endpoints"}},
 	}
@@ -86,6 +87,7 @@ func TestKubernetesSourcesRefuse(t *testing.T) {
 			`c.toml:4: source[0].backends: "nodeports" is not a known value | did you mean "node-ports"? use endpoints, node-ports`,
 			`c.toml:5: source[0].ip_mode: "Proxy" is not a known value | did you mean "proxy"?`,
 			`c.toml:6: source[0].lease_namespace: "kube_system" is not a DNS label`, `c.toml:7: source[0].lease_name: "Iron VIP" is not a name for a Lease`}},
+		{"a prefix", begin + "kubeconfig = '/x'\nnamespace_prefix = 'East/'", []string{`c.toml:4: source[0].namespace_prefix: "East/" begins no namespace`}},
 		{"types", begin + "kubeconfig = 1\nin_cluster = 'yes'\nnamespaces = 'web'", []string{
 			`c.toml:3: source[0].kubeconfig: wants a string, has the number 1`, `c.toml:4: source[0].in_cluster: wants true or false`,
 			`c.toml:5: source[0].namespaces: wants a list, has the string "web"`}},

@@ -21,6 +21,7 @@ import (
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/sources/static"
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // Proposal is a configuration with its services, and the state of the host that it is for. Without
@@ -60,7 +61,7 @@ func (p *Proposal) Plan(ctx context.Context) (v1.Plan, error) {
 	} else {
 		out.Warnings = append(out.Warnings, lost...)
 	}
-	out.Warnings = append(out.Warnings, p.pools()...)
+	out.Warnings = append(out.Warnings, p.pools(allocator)...)
 	static.Locate(out.Problems)
 	static.Locate(out.Warnings)
 	tomlfile.SortProblems(out.Problems)
@@ -87,11 +88,19 @@ func (p *Proposal) allocator(ctx context.Context) (*allocator.Allocator, error) 
 	return a, err
 }
 
-// pools returns the warnings about the pools.
-func (p *Proposal) pools() (out []vip.Problem) {
+// pools returns the warnings about the pools, which the allocator has with the present leases.
+func (p *Proposal) pools(with *allocator.Allocator) (out []vip.Problem) {
 	c := p.Config
 	for _, w := range pool.Check(c.IPAMConfig().Pools, c.IPAM.PodCIDRs) {
 		if pool.IsWarning(w) {
+			w.Place = c.Place(w.Field)
+			out = append(out, w)
+		}
+	}
+	for i, now := range with.Pools() {
+		if now.Outside > 0 {
+			w := pool.Shrunk(now.Name, now.Outside)
+			w.Field = strict.Index("pool", i) + ".cidrs"
 			w.Place = c.Place(w.Field)
 			out = append(out, w)
 		}

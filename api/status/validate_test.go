@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
@@ -43,6 +45,7 @@ func TestValidateFindsWhatAPlanFinds(t *testing.T) {
 		{name: "one shared VIP and port", config: lan, services: service("a", `vips = ["192.0.2.1"]`, `share_key = "k"`) + service("b", `vips = ["192.0.2.1"]`, `share_key = "k"`),
 			problems: []string{`10 port_taken ports[0].port: 80/tcp`}},
 		{name: "a shared VIP, two ports", config: lan, services: service("a", `vips = ["192.0.2.1"]`, `share_key = "k"`) + service("b", `vips = ["192.0.2.1"]`, `share_key = "k"`, "ports = [{ port = 81 }]")},
+		{name: "a pool with nothing to give", config: lan + "exclude = [\"192.0.2.0/29\"]\n", services: "# none\n", warnings: []string{`4 notice pool[0].exclude: pool "lan" has nothing to give`}},
 		{name: "full pool", config: "[[pool]]\nname = \"lan\"\ncidrs = [\"192.0.2.1/32\"]\n", services: service("a") + service("b"), problems: []string{`6 pool_full pool: `}},
 		{name: "no addresses of that family", config: lan, services: "[[service]]\nname = \"web\"\nports = [{ port = 80 }]\nfamilies = [\"ipv6\"]\n", problems: []string{`4 no_pool families: no IPv6 range`}},
 		{name: "bad node port", config: lan, services: service("web", "ports = [\n  { port = 80 },\n  { port = 81, node_port = 80 },\n]"), problems: []string{`6 outside_pool ports[1].node_port: 80`}},
@@ -91,11 +94,13 @@ func TestProposalUsesTheStateOfTheHost(t *testing.T) {
 	}
 	other := Planned{Service: vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: "z"}, Hostnames: vip.HostnamesOf("shop.example.com")},
 		Allocation: vip.Allocation{Since: 1}}
-	plan, err := (&Proposal{Config: config, Services: services, Others: []Planned{other}}).Plan(context.Background())
+	outside := ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.9")}, State: ipam.Held, Pool: "lan", Holders: []ipam.Holder{{Service: other.Service.Key, Source: "rest"}}}
+	plan, err := (&Proposal{Config: config, Services: services, Others: []Planned{other}, Leases: slices.Values([]*ipam.Lease{&outside})}).Plan(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
 	expectProblems(t, "problems", plan.Problems, []string{"4 name_taken hostnames: shop.example.com is a name of service z, too"})
+	expectProblems(t, "warnings", plan.Warnings, []string{`3 notice pool[0].cidrs: pool "lan" has shrunk: leased addresses outside of its ranges, which stay: 1`})
 	expect.Equal(t, plan.Add, 1, "services added")
 }
 

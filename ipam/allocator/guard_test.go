@@ -1,16 +1,19 @@
 package allocator_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -182,4 +185,30 @@ func TestConfigureWithProblemsChangesNothing(t *testing.T) {
 	useless.Exclude = prefixes("10.0.0.0/8")
 	w.configure(pools(useless))
 	same(t, "a warning shows", alarms(w.status("p")), `notice: pool "p" excludes 10.0.0.0/8, which is outside of its ranges`)
+}
+
+// A pool says that it has lost the range of what it has leased, and that nothing is left to give.
+func TestShrunkPool(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/28"), pool("q", "198.51.100.0/30")))
+	w.get("a", requests("192.0.2.12"))
+	w.get("b", requests("192.0.2.3"))
+	same(t, "before", alarms(w.status("p")), "")
+	smaller := pool("p", "192.0.2.0/29")
+	w.configure(pools(smaller, pool("q", "198.51.100.0/30")))
+	const shrunk = `notice: pool "p" has shrunk: leased addresses outside of its ranges, which stay: 1`
+	same(t, "shrunk", alarms(w.status("p")), shrunk)
+	same(t, "the other pool", alarms(w.status("q")), "")
+	w.restart()
+	same(t, "after a restart", alarms(w.status("p")), shrunk)
+	smaller.Exclude = prefixes("192.0.2.0/24")
+	w.configure(pools(smaller))
+	same(t, "empty", alarms(w.status("p")), `notice: pool "p" has nothing to give: all of its ipv4 addresses are excluded or held out
+notice: pool "p" has shrunk: leased addresses outside of its ranges, which stay: 2`)
+	w.configure(pools(pool("p", "192.0.2.0/28")))
+	same(t, "grown again", alarms(w.status("p")), "")
+	w.configure(pools(pool("p", "192.0.2.0/29")))
+	w.release("a")
+	w.now = w.now.Add(time.Hour)
+	must.Succeed(t, w.a.Cool(context.Background()))
+	same(t, "released", alarms(w.status("p")), "")
 }

@@ -31,6 +31,7 @@ type State struct {
 	unreadableOf ipam.Holdings
 	// vanished are held leases that disappeared from the store, by service.
 	vanished map[vip.ServiceKey][]ipam.Lease
+	outside  map[string]uint64 // leases by pool of which the pool does not have the address any more
 
 	guard *pool.Guard
 	pools []*pool.Pool
@@ -47,6 +48,7 @@ func NewState(node string, clock *table.Clock, cfg ipam.Config) *State {
 		unreadable:   make(map[ipam.Resource]Unreadable),
 		unreadableOf: ipam.NewHoldings(),
 		vanished:     make(map[vip.ServiceKey][]ipam.Lease),
+		outside:      make(map[string]uint64),
 		ports:        make(map[vip.Protocol]*pool.Ranges),
 	}
 }
@@ -119,6 +121,7 @@ func numberOf(r ipam.Resource) numbers.Number {
 func (s *State) Record(r ipam.Resource, old, now *ipam.Lease) {
 	if now != nil && now.State == ipam.Blocked {
 		s.markUnreadable(r, *now, old)
+		s.countOutside(old, ^uint64(0))
 		s.index.update(r, old, nil)
 		s.index.set(r).Add(numberOf(r))
 		s.leases.Delete(r)
@@ -126,6 +129,8 @@ func (s *State) Record(r ipam.Resource, old, now *ipam.Lease) {
 	}
 	s.clearUnreadable(r)
 	s.index.update(r, old, now)
+	s.countOutside(old, ^uint64(0))
+	s.countOutside(now, 1)
 	if now != nil {
 		s.leases.Set(now)
 	} else {
@@ -133,8 +138,18 @@ func (s *State) Record(r ipam.Resource, old, now *ipam.Lease) {
 	}
 }
 
+// countOutside adds by (modulo 2^64) to the leases outside of their pool if l is one; nil is none.
+func (s *State) countOutside(l *ipam.Lease, by uint64) {
+	if l == nil || !l.Resource.Addr.IsValid() {
+		return
+	}
+	if p := s.pool(l.Pool); p != nil && !p.Owns(l.Resource.Addr) {
+		s.outside[l.Pool] += by
+	}
+}
+
 // Rebuild makes the pools from the configuration and what they must keep clear of, and reports whether that has changed. Each pool
-// keeps its position for automatic allocation. It costs O(ranges).
+// keeps its position for automatic allocation. It costs O(ranges and leases).
 func (s *State) Rebuild() (changed bool) {
 	former := s.guard
 	s.guard = pool.NewGuard(s.Config.PodCIDRs, s.Pods, s.Host)
@@ -151,6 +166,10 @@ func (s *State) Rebuild() (changed bool) {
 		pools = append(pools, made)
 	}
 	s.pools = pools
+	clear(s.outside)
+	for _, l := range s.leases.All() {
+		s.countOutside(l, 1)
+	}
 	for _, p := range protocols {
 		r := pool.NodePorts(s.Config.NodePorts.First, s.Config.NodePorts.Last)
 		if former := s.ports[p]; former != nil {
@@ -240,7 +259,10 @@ func (s *State) Status(alarms map[string][]vip.Problem) []ipam.PoolStatus {
 			status.Free = numbers.AddSaturating(status.Free, r.Free(s.index.addrs[f]))
 		}
 		u := s.index.usage[p.Name]
-		status.Used, status.Cooling, status.Reserved = u.held, u.cooling, u.reserved
+		status.Used, status.Cooling, status.Reserved, status.Outside = u.held, u.cooling, u.reserved, s.outside[p.Name]
+		if status.Outside > 0 {
+			status.Alarms = append(status.Alarms, pool.Shrunk(p.Name, status.Outside))
+		}
 		out = append(out, status)
 	}
 	var removed []ipam.PoolStatus

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -26,7 +27,7 @@ func Check(pools []ipam.Pool, podCIDRs []netip.Prefix) []vip.Problem {
 	names := make(map[string]int)
 	var seen []placedRange // ranges of this and earlier pools
 	for i, p := range pools {
-		field := fmt.Sprintf("pool[%d]", i)
+		field, before := fmt.Sprintf("pool[%d]", i), len(out)
 		if err := vip.CheckLabel(p.Name); err != nil {
 			add(vip.CodeInvalid, field+".name", "a pool's name is a DNS label such as public-v4", "pool name: %s", err)
 		} else if j, twice := names[p.Name]; twice {
@@ -71,8 +72,31 @@ func Check(pools []ipam.Pool, podCIDRs []netip.Prefix) []vip.Problem {
 				out = append(out, notice)
 			}
 		}
+		if !slices.ContainsFunc(out[before:], func(p vip.Problem) bool { return !IsWarning(p) }) {
+			for _, notice := range New(p, NewGuard(nil, nil, hostnet.Snapshot{})).nothingToGive() {
+				notice.Field = field + ".exclude"
+				out = append(out, notice)
+			}
+		}
 	}
 	return out
+}
+
+// nothingToGive returns a notice for each family of which the pool has ranges but no address to allocate, leased or not.
+func (p *Pool) nothingToGive() (out []vip.Problem) {
+	for _, f := range p.Families() {
+		if r := p.Ranges[f]; len(r.Static)+len(r.Dynamic) == 0 {
+			out = append(out, vip.Problem{Code: CodeNotice, Hint: "add a range to the pool's cidrs, or remove an exclude",
+				Message: fmt.Sprintf("pool %q has nothing to give: all of its %s addresses are excluded or held out", p.Name, f)})
+		}
+	}
+	return out
+}
+
+// Shrunk says that leased addresses of a pool are not in its ranges any more.
+func Shrunk(name string, addresses uint64) vip.Problem {
+	return vip.Problem{Code: CodeNotice, Hint: "add their range again, or delete or move their services",
+		Message: fmt.Sprintf("pool %q has shrunk: leased addresses outside of its ranges, which stay: %d", name, addresses)}
 }
 
 // uselessExclude returns a notice if an exclude has no effect.

@@ -20,6 +20,8 @@ func TestCheck(t *testing.T) {
 	p := func(name string, cidrs ...string) ipam.Pool { return ipam.Pool{Name: name, CIDRs: prefixes(cidrs...)} }
 	excluding := p("p", "192.0.2.0/24")
 	excluding.Exclude = prefixes("192.0.2.1/28", "10.0.0.0/8", "192.0.0.0/16")
+	empty := p("p", "192.0.2.0/24", "2001:db8::/64")
+	empty.Exclude = prefixes("192.0.0.0/16")
 	for _, c := range []struct {
 		name  string
 		pools []ipam.Pool
@@ -62,6 +64,9 @@ func TestCheck(t *testing.T) {
 		{name: "excludes", pools: []ipam.Pool{excluding}, want: []string{
 			`pool[0].exclude: pool "p" excludes 192.0.2.1/28, which has bits set behind its length`,
 			`pool[0].exclude: pool "p" excludes 10.0.0.0/8, which is outside of its ranges`,
+		}},
+		{name: "nothing left", pools: []ipam.Pool{empty}, want: []string{
+			`pool[0].exclude: pool "p" has nothing to give: all of its ipv4 addresses are excluded or held out`,
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -116,7 +116,8 @@ const most = 10
 // Alarms returns excludes without effect, and what the pool has in common with what it must keep
 // clear of. holder returns the service that holds an address. It costs O(ranges and routes).
 func (p *Pool) Alarms(holder func(netip.Addr) (vip.ServiceKey, bool)) []vip.Problem {
-	var out, own, routes []vip.Problem
+	var own, routes []vip.Problem
+	out := p.nothingToGive()
 	for _, e := range p.Exclude {
 		if notice, useless := uselessExclude(&p.Pool, e); useless {
 			out = append(out, notice)

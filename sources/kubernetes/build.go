@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/ironvip/ironvip/sources/draft"
+	"github.com/ironvip/ironvip/sources/kubernetes/statuswriter"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -19,7 +20,7 @@ import (
 type input struct {
 	service *corev1.Service
 	slices  []*discoveryv1.EndpointSlice // of the service, in any order
-	nodes   nodeSet                      // used only if node ports are the backends
+	nodes   nodeSet                      // only their weights count unless node ports are the backends
 	outside bool                         // this host is not a node of the cluster
 	last    *corev1.Service              // the settings of the last build; nil before the first
 }
@@ -82,10 +83,13 @@ func (o *Options) build(in input) built {
 	}
 	key := vip.ServiceKey{Namespace: in.service.Namespace, Name: in.service.Name}
 	for i := range out.problems {
-		out.problems[i].Place, out.problems[i].Service = o.place(key), strict.Name(key.String())
+		out.problems[i].Place, out.problems[i].Service = o.place(key), strict.Name(o.prefix().Name(key).String())
 	}
 	return out
 }
+
+// prefix begins the namespaces of the Services in ironvip.
+func (o *Options) prefix() statuswriter.Prefix { return statuswriter.Prefix(o.NamespacePrefix) }
 
 // place returns the place of a Service for messages.
 func (o *Options) place(key vip.ServiceKey) string {
@@ -102,7 +106,7 @@ func (o *Options) buildAs(s *corev1.Service, in input) (out built, serves bool) 
 	if b.nodePorts() {
 		servers = b.nodeServers(in.nodes, groups)
 	} else {
-		servers = b.endpointServers(groups)
+		servers = b.endpointServers(in.nodes, groups)
 	}
 	offered := len(servers) > 0
 	out.service = b.fit(b.limit(servers))

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -51,7 +52,11 @@ func (b *builder) groups(slicesOf []*discoveryv1.EndpointSlice) []group {
 		var serves bool
 		if g.numbers, serves = b.numbers(s.Ports); serves {
 			out = append(out, g)
+			continue
 		}
+		b.warn(vip.CodeInvalid, bracket("endpointslices", s.Name)+".ports",
+			"give them the names and protocols of spec.ports; a targetPort that is a name needs a containerPort of this name",
+			"none is a port of the Service; %s left out", text.Plural(len(s.Endpoints), "endpoint"))
 	}
 	if names > 0 {
 		b.warn(vip.CodeUnsupported, "endpoints", "use endpoints with addresses", "%d are left out: they have names, which are not looked up", names)
@@ -114,7 +119,7 @@ func (b *builder) targets(groups []group) (common bool) {
 // endpointServers returns the backends from the slices. Each address has one backend, or one for
 // each port number if endpoints have different ports. An endpoint that moves can be in two slices.
 // It is one backend, in the better of its two states.
-func (b *builder) endpointServers(groups []group) []server {
+func (b *builder) endpointServers(nodes nodeSet, groups []group) []server {
 	common := b.targets(groups)
 	n := 0
 	for i := range groups {
@@ -135,6 +140,7 @@ func (b *builder) endpointServers(groups []group) []server {
 			}
 			made := server{rank: rankOf(&e.Conditions), why: whyIdle(&e.Conditions), address: a, slice: g.slice.Name, at: j}
 			made.Address, made.Node, made.Zone = e.Addresses[0], value(e.NodeName), value(e.Zone)
+			made.Weight = nodes[made.Node].weighs()
 			if h := e.Hints; h != nil {
 				made.ForZones = namesOf(h.ForZones, func(z discoveryv1.ForZone) string { return z.Name })
 				made.ForNodes = namesOf(h.ForNodes, func(n discoveryv1.ForNode) string { return n.Name })

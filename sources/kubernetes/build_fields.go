@@ -22,7 +22,7 @@ import (
 // read reads the settings of the Service, without backends.
 func (b *builder) read() {
 	s := &b.s.Spec
-	b.draft = spec.Service{Name: b.s.Name, Namespace: b.s.Namespace, Pool: b.o.Pool}
+	b.draft = spec.Service{Name: b.s.Name, Namespace: b.o.NamespacePrefix + b.s.Namespace, Pool: b.o.Pool}
 	b.readLabels()
 	for _, family := range s.IPFamilies {
 		b.draft.Families = append(b.draft.Families, string(family))

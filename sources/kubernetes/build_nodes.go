@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -11,12 +12,38 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// node holds the parts of a Node that are needed to send traffic to its node ports. Equal nodes
-// result in the same backends.
+// node holds the parts of a Node that are needed to send traffic to its node ports and its
+// endpoints. Equal nodes result in the same backends.
 type node struct {
 	ipv4, ipv6 netip.Addr // the addresses of its node ports; zero: none
 	zone       string
 	ready      bool
+	weight     uint16 // of each backend on the node
+	weighted   bool   // weight is set
+}
+
+// weighs returns the weight of each backend on the node; nil: the default.
+func (n node) weighs() *int {
+	if !n.weighted {
+		return nil
+	}
+	return new(int(n.weight))
+}
+
+// readWeight reads the annotation with the weight of each backend on the node, of the cluster of that source.
+func (n *node) readWeight(of *corev1.Node, source string) *vip.Problem {
+	const name = annotationPrefix + "weight"
+	text := of.Annotations[name]
+	if text == "" {
+		return nil
+	}
+	weight, err := strconv.ParseUint(text, 10, 16)
+	if err == nil {
+		n.weight, n.weighted = uint16(weight), true
+		return nil
+	}
+	return &vip.Problem{Code: vip.CodeInvalid, Place: "node " + strict.Name(of.Name) + " in " + source, Field: bracket("metadata.annotations", name),
+		Message: fmt.Sprintf("%s is not a number from 0 to %d: the default counts", strict.Quote(text), vip.MaxWeight), Hint: `write a number: "50"`}
 }
 
 // nodeSet is the cluster's nodes by name.
@@ -127,7 +154,7 @@ func (b *builder) nodeServers(nodes nodeSet, groups []group) []server {
 				}
 				made.ports, made.rank = l.ports, max(made.rank, l.rank)
 			}
-			made.Backend = spec.Backend{Address: made.address.String(), Node: name, Zone: n.zone}
+			made.Backend = spec.Backend{Address: made.address.String(), Weight: n.weighs(), Node: name, Zone: n.zone}
 			all.add(made)
 		}
 	}

@@ -43,6 +43,15 @@ func aNode(text string) *corev1.Node {
 	return n
 }
 
+func TestNodeWeightOfNodePorts(t *testing.T) {
+	light := aNode("ready internal=10.0.0.1")
+	light.Annotations = map[string]string{annotationPrefix + "weight": "5"}
+	made := nodeOf(light)
+	made.readWeight(light, Type)
+	in := input{service: aService(), nodes: nodeSet{"n1": made, "n2": nodeOf(aNode("ready internal=10.0.0.2"))}}
+	checkBackends(t, Options{Config: Config{Backends: BackendsNodePorts}}, in, "80/tcp>30080: 10.0.0.1 @n1 w=5; 10.0.0.2 @n2", "")
+}
+
 func TestNodeOf(t *testing.T) {
 	four, six := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
 	for _, test := range []struct {

@@ -52,6 +52,9 @@ type Config struct {
 	// syntax; "": all.
 	Namespaces []string `toml:"namespaces"`
 	Selector   string   `toml:"selector"`
+	// NamespacePrefix begins the names of the Services' namespaces in ironvip, so that Services of
+	// different clusters have different names. It maps no two Services to one name.
+	NamespacePrefix string `toml:"namespace_prefix"`
 	// AdoptClusterIPs mirrors the cluster IPs and node ports of all Services as Kubernetes assigned
 	// them, like kube-proxy, instead of serving load balancers. Nothing is written to the cluster.
 	AdoptClusterIPs bool   `toml:"adopt_cluster_ips"`
@@ -89,6 +92,9 @@ func (c *Config) Check(b *sources.Block) {
 	b.List("namespaces", c.Namespaces, b.Label)
 	if _, err := labels.Parse(c.Selector); err != nil {
 		b.Bad("selector", `write it as for kubectl's -l: "app=web,tier in (front, edge),!internal"`, "%s is not a label selector: %s", strict.Quote(c.Selector), err)
+	}
+	if c.NamespacePrefix != "" && vip.CheckLabel(c.NamespacePrefix+"0") != nil {
+		b.Bad("namespace_prefix", `write it like "east-"`, "%s begins no namespace: it has up to 62 of a-z, 0-9 and -, and no - at its beginning", strict.Quote(c.NamespacePrefix))
 	}
 	b.CheckPool(c.Pool)
 	c.Backends = cmp.Or(c.Backends, BackendsEndpoints)

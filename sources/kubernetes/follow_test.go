@@ -276,6 +276,58 @@ func TestOneChangeIsOnePut(t *testing.T) {
 	})
 }
 
+// The services of a cluster have its prefix everywhere outside of the source.
+func TestNamespacePrefix(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := small().start(t, func(o *Options) { o.NamespacePrefix = "east-" })
+		b.says("first", "replace east-shop/api=9 east-shop/web=1,2")
+		b.after(time.Second)
+		b.remove(balancer("web"))
+		b.says("its end", "delete east-shop/web")
+		b.after(time.Second)
+		wrong := balancer("api")
+		wrong.Annotations = map[string]string{annotationPrefix + "pol": "x"}
+		b.put(wrong)
+		synctest.Wait()
+		if _, problems := b.out.is(); len(problems) != 1 || problems[0].Service != "east-shop/api" || problems[0].Place != "service shop/api in kubernetes" {
+			t.Errorf("%+v", problems)
+		}
+	})
+}
+
+// Backends have the weight of their node. A change of a node changes the services with backends on it.
+func TestNodeWeights(t *testing.T) {
+	inSmallCluster(t, func(t *testing.T, b *bench) {
+		b.after(time.Second)
+		elsewhere := slice("api-1", "api", 9)
+		elsewhere.Endpoints[0].NodeName = new("n2")
+		b.put(elsewhere)
+		b.says("on another node", "put shop/api=9")
+		for _, step := range []struct {
+			weight, says string
+			want         uint32
+			problems     int
+		}{
+			{"50", "put shop/web=1,2", 50, 0},
+			{"0", "put shop/web=1,2", 0, 0},
+			{"heavy", "put shop/web=1,2", 1, 1},
+			{"70000", "", 1, 1},
+			{"", "", 1, 0},
+		} {
+			b.after(time.Second)
+			n := nodeNamed("n1", "10.1.0.0/24")
+			n.Annotations = map[string]string{annotationPrefix + "weight": step.weight}
+			b.put(n)
+			b.says("weight "+step.weight, step.says)
+			for _, backend := range b.out.services[vip.ServiceKey{Namespace: "shop", Name: "web"}].Backends {
+				expect.Equal(t, backend.Weight, step.want, "weight %s", step.weight)
+			}
+			_, problems := b.out.is()
+			expect.Len(t, problems, step.problems, "problems with weight %s", step.weight)
+		}
+	})
+}
+
 // The first change of a service is published at once, later ones at most every 100 ms. The last one
 // is always published.
 func TestBurstsAreBundled(t *testing.T) {

@@ -43,7 +43,7 @@ func (o *Options) streams() []*stream {
 		one:    &discoveryv1.EndpointSlice{}, list: &discoveryv1.EndpointSliceList{},
 		put: func(r *run, o object) { r.putSlice(o.(*discoveryv1.EndpointSlice)) }, gone: (*run).dropSlice}
 	nodes := &kind{gv: corev1.SchemeGroupVersion, resource: "nodes", required: o.needsNodes(), awaited: o.Node != "",
-		missing: "the ranges of pods are not known, and pools that overlap them are not noticed" + o.unplaced(),
+		missing: "the weights of nodes and the ranges of pods are not known, and pools that overlap them are not noticed" + o.unplaced(),
 		one:     &corev1.Node{}, list: &corev1.NodeList{},
 		put: func(r *run, o object) { r.putNode(o.(*corev1.Node)) }, gone: (*run).dropNode}
 	cidrs := &kind{gv: networkingv1.SchemeGroupVersion, resource: "servicecidrs",
@@ -121,7 +121,10 @@ func (r *run) putSlice(slice *discoveryv1.EndpointSlice) {
 	}
 	r.trim(slice)
 	r.sliceOf[name] = key
-	r.entry(key).slices[name.Name] = slice
+	e := r.entry(key)
+	r.count(key, e.slices[name.Name], -1)
+	e.slices[name.Name] = slice
+	r.count(key, slice, 1)
 	r.dirty[key] = struct{}{}
 }
 
@@ -131,7 +134,9 @@ func (r *run) dropSlice(name types.NamespacedName) {
 		return
 	}
 	delete(r.sliceOf, name)
-	delete(r.entries[key].slices, name.Name)
+	e := r.entries[key]
+	r.count(key, e.slices[name.Name], -1)
+	delete(e.slices, name.Name)
 	r.dirty[key] = struct{}{}
 }
 

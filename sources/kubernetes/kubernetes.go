@@ -54,7 +54,7 @@ func (s *Source) Writer(o statuswriter.Options) (*statuswriter.Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Source, o.Objects, o.Selects, o.Namespaces, o.Selector, o.Place, o.Report = s.o.Name, s.objects, s.o.selects, s.o.Namespaces, selector, s.o.place, s.report
+	o.Source, o.Objects, o.Selects, o.Namespaces, o.Selector, o.Prefix, o.Place, o.Report = s.o.Name, s.objects, s.o.selects, s.o.Namespaces, selector, s.o.prefix(), s.o.place, s.report
 	return statuswriter.New(o), nil
 }
 

@@ -2,7 +2,10 @@ package kubernetes
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // putNode stores a Node. Its kubelet writes to it every few seconds, so only changes that affect
@@ -13,25 +16,44 @@ func (r *run) putNode(n *corev1.Node) {
 		cidrs = []string{n.Spec.PodCIDR}
 	}
 	r.pods.set(n.Name, cidrs)
-	if !r.o.needsNodes() {
-		return // zones come from EndpointSlices
+	now := node{} // zones come from EndpointSlices
+	if r.o.needsNodes() {
+		now = nodeOf(n)
 	}
-	now := nodeOf(n)
-	if before, there := r.nodes[n.Name]; !there || before != now {
+	problem := now.readWeight(n, r.o.Name)
+	if before := r.badNodes[n.Name]; (problem == nil) != (before == nil) || problem != nil && *problem != *before {
+		r.reworded = true
+	}
+	if r.badNodes[n.Name] = problem; problem == nil {
+		delete(r.badNodes, n.Name)
+	}
+	before, there := r.nodes[n.Name]
+	switch {
+	case now == (node{}) && !r.o.needsNodes(): // the same as none
+		r.loseNode(n.Name)
+	case !there || before != now:
 		r.setNode(n.Name, &now)
 	}
 }
 
 func (r *run) dropNode(name types.NamespacedName) {
 	r.pods.set(name.Name, nil)
-	if _, there := r.nodes[name.Name]; there {
-		r.setNode(name.Name, nil)
+	if r.badNodes[name.Name] != nil {
+		delete(r.badNodes, name.Name)
+		r.reworded = true
+	}
+	r.loseNode(name.Name)
+}
+
+func (r *run) loseNode(name string) {
+	if _, there := r.nodes[name]; there {
+		r.setNode(name, nil)
 	}
 }
 
 // setNode stores the state of a node, nil to remove it, and marks the services that it can change
-// for another build. A Service with the external policy Local is affected if it has an endpoint on
-// the node, or if the sight of all nodes has changed.
+// for another build: those with an endpoint on the node. If node ports are the backends, Services
+// with the external policy Cluster are affected too, and all of them if the sight of all nodes has changed.
 func (r *run) setNode(name string, now *node) {
 	var whole sight
 	if r.replaced {
@@ -45,27 +67,42 @@ func (r *run) setNode(name string, now *node) {
 	if !r.replaced {
 		return // all services are still to be built
 	}
+	for key := range r.servicesOn[name] {
+		r.dirty[key] = struct{}{}
+	}
+	if !r.o.needsNodes() {
+		return
+	}
 	all := whole != r.nodes.sight()
 	for key, e := range r.entries {
-		if e.service == nil || !r.o.selects(e.service) {
-			continue
-		}
-		if all || e.service.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || e.on(name) {
+		if e.service != nil && r.o.selects(e.service) && (all || e.service.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal) {
 			r.dirty[key] = struct{}{}
 		}
 	}
 }
 
-// on reports whether the Service has an endpoint on a node.
-func (f *followed) on(node string) bool {
-	for _, slice := range f.slices {
-		for i := range slice.Endpoints {
-			if name := slice.Endpoints[i].NodeName; name != nil && *name == node {
-				return true
-			}
+// count adds by to the number of endpoints that a Service has on the nodes of a slice; nil: none.
+func (r *run) count(key vip.ServiceKey, slice *discoveryv1.EndpointSlice, by int) {
+	if slice == nil {
+		return
+	}
+	for i := range slice.Endpoints {
+		name := value(slice.Endpoints[i].NodeName)
+		if name == "" {
+			continue
+		}
+		services := r.servicesOn[name]
+		if services == nil {
+			services = map[vip.ServiceKey]int{}
+			r.servicesOn[name] = services
+		}
+		if services[key] += by; services[key] == 0 {
+			delete(services, key)
+		}
+		if len(services) == 0 {
+			delete(r.servicesOn, name)
 		}
 	}
-	return false
 }
 
 // place finds out whether this host is one of the cluster's nodes. If that has changed, the

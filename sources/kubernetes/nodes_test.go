@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ironvip/ironvip/test/expect"
@@ -32,11 +31,10 @@ func onNodes(t *testing.T, nodes, services int) *run {
 			s := balancer(name)
 			s.Spec.ExternalTrafficPolicy = policy
 			s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
-			e := r.entry(keyOf(types.NamespacedName{Namespace: "shop", Name: name}))
-			e.service = s
+			r.entry(keyOf(types.NamespacedName{Namespace: "shop", Name: name})).service = s
 			of := slice(name+"-1", name, 1)
 			of.Endpoints[0].NodeName = new(fmt.Sprintf("n%d", i%nodes))
-			e.slices = map[string]*discoveryv1.EndpointSlice{of.Name: of}
+			r.putSlice(of)
 		}
 	}
 	r.replaced = true
@@ -64,6 +62,11 @@ func TestWhatANodeRebuilds(t *testing.T) {
 		{"another address", func(r *run) { r.putNode(named(3, "ready internal=10.0.0.99")) }, every + local},
 		{"gone", func(r *run) { r.dropNode(types.NamespacedName{Name: "n3"}) }, every + local},
 		{"a new one", func(r *run) { r.putNode(named(10, "ready internal=10.0.0.11")) }, every},
+		{"a weight", func(r *run) {
+			n := named(3, "ready internal=10.0.0.4")
+			n.Annotations = map[string]string{annotationPrefix + "weight": "5"}
+			r.putNode(n)
+		}, every + local},
 		{"gone, and nobody knew it", func(r *run) { r.dropNode(types.NamespacedName{Name: "n11"}) }, 0},
 		{"the first of a family", func(r *run) { r.putNode(named(10, "ready internal=fd00::1")) }, 2 * services},
 		{"the last that is ready", func(r *run) {

@@ -63,7 +63,7 @@ func (r *run) build() (put []vip.Service, gone []vip.ServiceKey) {
 		case m.use:
 			put = append(put, m.service)
 		case e.used:
-			gone = append(gone, key)
+			gone = append(gone, r.o.prefix().Name(key))
 		}
 		e.used = m.use
 		switch {
@@ -133,10 +133,13 @@ func (r *run) forget() {
 	}
 }
 
-// problems returns the problems of the source as a whole and of its Writer, then those of the
-// Services in the order of their keys.
+// problems returns the problems of the source as a whole and of its Writer, then those of
+// nodes and of Services in the order of their keys.
 func (r *run) problems() []vip.Problem {
 	out := slices.Concat(r.troubles, *r.s.writing.Load())
+	for _, name := range sorted(r.badNodes) {
+		out = append(out, *r.badNodes[name])
+	}
 	for _, key := range slices.SortedFunc(maps.Keys(r.wrong), vip.ServiceKey.Compare) {
 		out = append(out, r.entries[key].problems...)
 	}

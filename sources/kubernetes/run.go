@@ -56,23 +56,26 @@ type run struct {
 	entries  map[vip.ServiceKey]*followed
 	sliceOf  map[types.NamespacedName]vip.ServiceKey
 	nodes    nodeSet
-	pods     ranges
-	cidrs    ranges
-	words    map[string]*string          // texts that endpoints share
-	flags    map[bool]*bool              // conditions that endpoints share
-	dirty    map[vip.ServiceKey]struct{} // must be built again
-	wrong    map[vip.ServiceKey]struct{} // Services with problems
-	lost     bool                        // objects are missing from a new list, so a full list must be published
-	answered bool                        // the server has answered since the last round
-	reworded bool                        // the problems have changed since the last round
-	back     time.Time                   // when a required stream could be followed again
-	replaced bool                        // the full list has been built once
-	troubles []vip.Problem               // with the source as a whole
+	badNodes map[string]*vip.Problem // by name
+	// servicesOn has by node the Services with endpoints on it, and how many.
+	servicesOn map[string]map[vip.ServiceKey]int
+	pods       ranges
+	cidrs      ranges
+	words      map[string]*string          // texts that endpoints share
+	flags      map[bool]*bool              // conditions that endpoints share
+	dirty      map[vip.ServiceKey]struct{} // must be built again
+	wrong      map[vip.ServiceKey]struct{} // Services with problems
+	lost       bool                        // objects are missing from a new list, so a full list must be published
+	answered   bool                        // the server has answered since the last round
+	reworded   bool                        // the problems have changed since the last round
+	back       time.Time                   // when a required stream could be followed again
+	replaced   bool                        // the full list has been built once
+	troubles   []vip.Problem               // with the source as a whole
 }
 
 func newRun(s *Source, out sources.Sink) *run {
 	r := &run{s: s, o: &s.o, streams: s.o.streams(),
-		entries: map[vip.ServiceKey]*followed{}, sliceOf: map[types.NamespacedName]vip.ServiceKey{}, nodes: nodeSet{},
+		entries: map[vip.ServiceKey]*followed{}, sliceOf: map[types.NamespacedName]vip.ServiceKey{}, nodes: nodeSet{}, badNodes: map[string]*vip.Problem{}, servicesOn: map[string]map[vip.ServiceKey]int{},
 		pods: newRanges(), cidrs: newRanges(), words: map[string]*string{}, flags: map[bool]*bool{},
 		dirty: map[vip.ServiceKey]struct{}{}, wrong: map[vip.ServiceKey]struct{}{}}
 	r.publisher = publish.New(r.round, &r.mu, out, s.o.timing.pace)

@@ -89,13 +89,13 @@ func (w *Writer) wrong(key vip.ServiceKey, s *situation) (out []announcement) {
 	for _, p := range object.Problems {
 		out = append(out, announcement{warning: true, reason: reasonOfSource(&p), message: messageOf(&p)})
 	}
-	if row, _, there := w.o.Services.Get(key); there && row.Source != w.o.Source {
+	if row, _, there := w.o.Services.Get(w.o.Prefix.Name(key)); there && row.Source != w.o.Source {
 		p := vip.Problem{Message: fmt.Sprintf("source %q has a service of this name", row.Source), Hint: "rename one of them"}
 		return append(out, announcement{warning: true, reason: ReasonConflict, message: messageOf(&p)})
 	} else if !there {
 		return out
 	}
-	allocation, _, _ := w.o.Allocations.Get(key)
+	allocation, _, _ := w.o.Allocations.Get(w.o.Prefix.Name(key))
 	for _, p := range allocation.Problems {
 		if reason := reasonOfAllocator(&p); reason != "" {
 			out = append(out, announcement{warning: true, reason: reason, message: messageOf(&p)})
@@ -158,7 +158,7 @@ func messageOf(p *vip.Problem) string {
 // announceAllocated adds an event that a Service's status has its VIPs.
 func (w *Writer) announceAllocated(key vip.ServiceKey, e *entry, s *corev1.Service) {
 	message := "assigned " + joined(s.Status.LoadBalancer.Ingress)
-	if allocation, _, there := w.o.Allocations.Get(key); there && allocation.Pool != "" {
+	if allocation, _, there := w.o.Allocations.Get(w.o.Prefix.Name(key)); there && allocation.Pool != "" {
 		message += fmt.Sprintf(" from pool %q", allocation.Pool)
 	}
 	w.enqueue(e, announcement{key: key, object: reference(s), reason: ReasonAllocated, message: message})

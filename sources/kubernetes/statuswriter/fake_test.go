@@ -385,6 +385,9 @@ func (a *writable) client(root string, gv schema.GroupVersion, add func(*runtime
 	return client
 }
 
+// prefix begins the namespaces of all Services.
+const prefix = "east-"
+
 // host is one host with a Writer, the objects of its source, and its tables.
 type host struct {
 	*Writer
@@ -422,6 +425,7 @@ func newHostWith(t *testing.T, api *writable, identity string, o Options) *host 
 	h := &host{t: t, api: api, store: NewObjects(), services: table.New(clock, vip.KeyOfService, nil),
 		allocations: table.New(clock, vip.KeyOfAllocation, nil), serving: map[vip.ServiceKey]chan struct{}{}}
 	client := must.Get(kubeclient.NewThrough(api))(t)
+	o.Prefix = prefix
 	o.Source, o.Objects, o.Client, o.Identity, o.IPMode = "cluster", h.store, client, identity, corev1.LoadBalancerIPModeProxy
 	o.LeaseNamespace, o.LeaseName = "ironvip", cmp.Or(o.LeaseName, "ironvip")
 	o.Services, o.Allocations, o.Log = h.services, h.allocations, slog.New(slog.DiscardHandler)
@@ -479,7 +483,7 @@ func (h *host) start() *host {
 
 // grant sets the allocator's result for a service of the source.
 func (h *host) grant(name string, problem *vip.Problem, vips ...string) {
-	key := vip.ServiceKey{Namespace: "default", Name: name}
+	key := vip.ServiceKey{Namespace: prefix + "default", Name: name}
 	asked := h.services.Put(vip.Service{Key: key, Source: "cluster"})
 	answer := vip.Allocation{Asked: &asked.Value, ServiceRev: asked.Rev, Pool: "public"}
 	for _, text := range vips {
@@ -519,7 +523,7 @@ func (h *host) serves(name string) (withdraw func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	gone := make(chan struct{})
-	h.serving[vip.ServiceKey{Namespace: "default", Name: name}] = gone
+	h.serving[vip.ServiceKey{Namespace: prefix + "default", Name: name}] = gone
 	return func() { close(gone) }
 }
 

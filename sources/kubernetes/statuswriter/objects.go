@@ -2,6 +2,7 @@ package statuswriter
 
 import (
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +11,20 @@ import (
 	"github.com/ironvip/ironvip/internal/wake"
 	"github.com/ironvip/ironvip/vip"
 )
+
+// Prefix begins the namespaces of a cluster's Services in ironvip.
+type Prefix string
+
+// Name returns the name in ironvip of a Service.
+func (p Prefix) Name(of vip.ServiceKey) vip.ServiceKey {
+	return vip.ServiceKey{Namespace: string(p) + of.Namespace, Name: of.Name}
+}
+
+// Service is the reverse of Name. Is is false for a name that no Service of the cluster can have.
+func (p Prefix) Service(name vip.ServiceKey) (of vip.ServiceKey, is bool) {
+	name.Namespace, is = strings.CutPrefix(name.Namespace, string(p))
+	return name, is
+}
 
 // Object is a Service that a source knows, and the problems with its definition. The Service is
 // shared and must not be changed.

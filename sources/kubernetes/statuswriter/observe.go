@@ -114,10 +114,11 @@ func (w *Writer) newest(key vip.ServiceKey, e *entry) *corev1.Service {
 
 // granted returns the allocator's result.
 func (w *Writer) granted(key vip.ServiceKey) (granted, []netip.Addr) {
-	if row, _, there := w.o.Services.Get(key); !there || row.Source != w.o.Source {
+	name := w.o.Prefix.Name(key)
+	if row, _, there := w.o.Services.Get(name); !there || row.Source != w.o.Source {
 		return grantUnknown, nil
 	}
-	allocation, _, there := w.o.Allocations.Get(key)
+	allocation, _, there := w.o.Allocations.Get(name)
 	switch {
 	case !there:
 		return grantUnknown, nil

@@ -94,7 +94,7 @@ func (t *troubles) elected(namespace, verb string, err error) {
 func (t *troubles) refuse(key vip.ServiceKey, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.refused[key] = vip.Problem{Code: codeWrite, Place: t.place(), Service: strict.Name(key.String()),
+	t.refused[key] = vip.Problem{Code: codeWrite, Place: t.place(), Service: strict.Name(t.o.Prefix.Name(key).String()),
 		Message: fmt.Sprintf("the server refused to change it: %v", err), Hint: "it is tried again, less and less often"}
 	t.publish()
 }

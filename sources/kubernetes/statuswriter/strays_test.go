@@ -146,8 +146,8 @@ func TestWhereStraysAreLookedFor(t *testing.T) {
 			again := restarted(t, api, tc.options)
 			again.grant("web", nil, "192.0.2.1")
 			if tc.options.Namespaces != nil {
-				again.services.Delete(web)
-				again.allocations.Delete(web)
+				again.services.Delete(Prefix(prefix).Name(web))
+				again.allocations.Delete(Prefix(prefix).Name(web))
 			}
 			api.set(func() { api.fault = tc.fault })
 			again.start()

@@ -31,7 +31,7 @@ func (e *entry) giveUp() {
 // servedByOther reports whether another source serves a service of this name. Nothing of ours is
 // served then.
 func (w *Writer) servedByOther(key vip.ServiceKey) bool {
-	row, _, there := w.o.Services.Get(key)
+	row, _, there := w.o.Services.Get(w.o.Prefix.Name(key))
 	return there && row.Source != w.o.Source
 }
 
@@ -48,7 +48,7 @@ func (w *Writer) await(ctx context.Context, key vip.ServiceKey, e *entry) {
 	wait := &withdrawal{cancel: cancel}
 	e.withdrawal = wait
 	w.waiting.Run(ctx, func(ctx context.Context) {
-		err := w.o.Withdrawn(ctx, key)
+		err := w.o.Withdrawn(ctx, w.o.Prefix.Name(key))
 		select {
 		case w.over <- withdrawn{key, wait, err}:
 		case <-ctx.Done():

@@ -39,6 +39,8 @@ type Options struct {
 	Selects    func(*corev1.Service) bool
 	Namespaces []string        // that the source reads; empty: all
 	Selector   labels.Selector // of the Services that the source reads
+	// Prefix begins the Services' namespaces in Services, Allocations and Withdrawn.
+	Prefix Prefix
 	// Place returns the place of a Service for messages.
 	Place func(vip.ServiceKey) string
 	// Report receives the problems with writing when they have changed. It is called from several
@@ -145,7 +147,9 @@ func (w *Writer) work(ctx context.Context) {
 		}
 		allocated, moreAllocations := allocations.TryNext()
 		for _, c := range allocated {
-			w.check(c.Value.Asked.Key)
+			if key, is := w.o.Prefix.Service(c.Value.Asked.Key); is {
+				w.check(key)
+			}
 		}
 		if len(changed)+len(allocated) > 0 {
 			continue

@@ -324,8 +324,8 @@ func TestNothingIsDoneOutOfTouch(t *testing.T) {
 		object := h.known(key)
 		h.store.SetInTouch(false)
 		h.put(key, nil)
-		h.services.Delete(key)
-		h.allocations.Delete(key)
+		h.services.Delete(Prefix(prefix).Name(key))
+		h.allocations.Delete(Prefix(prefix).Name(key))
 		settle(5 * time.Second)
 		expect.SameList(t, api.take(), []string(nil), "requests")
 		h.put(key, object)
@@ -374,7 +374,7 @@ func TestVIPsOfOtherSourcesAreNotTold(t *testing.T) {
 	writing(t, func(t *testing.T, api *writable, h *host) {
 		h.offer("web")
 		key := vip.ServiceKey{Namespace: "default", Name: "web"}
-		h.services.Set(vip.Service{Key: key, Source: "static"})
+		h.services.Set(vip.Service{Key: Prefix(prefix).Name(key), Source: "static"})
 		settle(time.Minute)
 		expect.SameList(t, api.take(), []string{postEvent}, "requests")
 		expect.SameList(t, api.events(), []string{`Warning Conflict: source "static" has a service of this name (hint: rename one of them) x1`}, "events")
