@@ -297,6 +297,17 @@ func TestParseRefuses(t *testing.T) {
 		{"pool without anything", "[[pool]]", []string{`c.toml:1: pool[0].name: pool name: a name is needed`, `c.toml:1: pool[0].cidrs: pool "" has no ranges`}},
 		{"pool name", "[[pool]]\nname = 'A B'\ncidrs = ['192.0.2.0/24']", []string{`c.toml:2: pool[0].name: pool name: "A B" is not a DNS label`}},
 		{"pool twice", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\n[[pool]]\nname = 'a'\ncidrs = ['198.51.100.0/24']", []string{`c.toml:5: pool[1].name: pool "a" is defined twice: c.toml:1 and c.toml:4 | give one`}},
+		{"a source of a document", "[[source]]\ntype = 'http'\nurl = 'http://u:p@a/x'\n[[source]]\ntype = 'http'\nname = 'b'\nurl = 'http://a/x'\nca_file = '/x'\ninterval = '2h'\n[[source]]\ntype = 'http'\nname = 'c'", []string{
+			`c.toml:3: source[0].url: is not the address of a document | write url = "https://HOST/PATH", without a password`,
+			`c.toml:8: source[1].ca_file: is for TLS, which "http://a/x" does not use | write the url as https://HOST/PATH`,
+			`c.toml:9: source[1].interval: 2h is out of bounds`, `c.toml:10: source[2].url: an http source needs the address of its services`}},
+		{"a source of names", "[[source]]\ntype = 'dns'\nservers = ['ns.example.com']\n[[source.service]]\nname = 'web'\nports = [{port = 80, target_port = 81}]\nsrv = '_http._tcp.example.com'\nbackends = [{address = '10.0.0.1'}]\n[[source.service]]\nname = 'web'\nports = [{port = 0}]\nhost = '10.0.0.1'\nsrc = 'x'\n[[source.service]]\nname = 'api'\nports = [{port = 80}]\n[[source]]\ntype = 'dns'\nname = 'b'", []string{
+			`c.toml:3: source[0].servers[0]: "ns.example.com" is not the address of a server | write "10.0.0.53" or "10.0.0.53:5353"`,
+			`c.toml:6: source[0].service[0].ports: SRV records have the port of each backend | write one port without target_port`,
+			`c.toml:8: source[0].service[0].backends: the backends are those of the name | remove them`,
+			`c.toml:10: source[0].service[1].name: "web" is the name of the service at c.toml:4, too`, `c.toml:11: source[0].service[1].ports[0].port:`,
+			`c.toml:12: source[0].service[1].host: "10.0.0.1" is not a DNS name`, `c.toml:13: source[0].service[1].src: unknown key | did you mean "srv"?`,
+			`c.toml:14: source[0].service[2]: a service of a dns source needs the name of its backends | add srv =`, `c.toml:17: source[1].service: a dns source needs services`}},
 		{"pool ranges", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0',\n'192.0.2.1/24', 'x',\n'10.0.0.9-10.0.0.8']", []string{
 			`c.toml:3: pool[0].cidrs[0]: "192.0.2.0" is not a range of addresses | for this one address write 192.0.2.0/32`,
 			`c.toml:4: pool[0].cidrs[1]: 192.0.2.1/24 is not the first address of its range | write 192.0.2.0/24, or 192.0.2.1/32`,
@@ -379,7 +390,7 @@ func TestSampleEqualsTheDefaults(t *testing.T) {
 	if live, restart := Diff(empty, sample); len(live)+len(restart) > 0 {
 		t.Errorf("the sample differs from the defaults in %v %v", live, restart)
 	}
-	for _, block := range []string{"pool", "source", "announce.bgp", "api.role", "hook"} {
+	for _, block := range []string{"pool", "source", "source.service", "announce.bgp", "api.role", "hook"} {
 		text = []byte(strings.ReplaceAll(string(text), "# [["+block+"]]", "[["+block+"]]"))
 	}
 	lines := strings.Split(string(text), "\n")
@@ -395,7 +406,7 @@ func TestSampleEqualsTheDefaults(t *testing.T) {
 		}
 		return
 	}
-	if len(problems) > 0 || len(c.Pools) != 1 || len(c.Sources) != 3 || len(c.Hooks) != 2 {
+	if len(problems) > 0 || len(c.Pools) != 1 || len(c.Sources) != 5 || len(c.Hooks) != 2 {
 		t.Errorf("with its comments taken off: %v", problems)
 	}
 }

@@ -26,7 +26,7 @@ var sections = map[string]any{"node": Node{}, "api": API{}, "dataplane": Datapla
 // Every key that is read has a row, and there are no other rows.
 func TestReferenceIsComplete(t *testing.T) {
 	keys := map[string][]string{"Pool": strict.Keys(Pool{}), "Quota": strict.Keys(Quota{}), "Role": strict.Keys(access.Rule{}), "Router": strict.Keys(BGPPeer{}),
-		"Route": append(strict.Keys(PoolBGP{}), strict.Keys(BGPMatch{})...), "Source": strict.Keys(Source{}), "Hook": strict.Keys(Hook{}), "Service": append(strict.Keys(spec.Service{}), "affinity.timeout"),
+		"Route": append(strict.Keys(PoolBGP{}), strict.Keys(BGPMatch{})...), "Source": strict.Keys(Source{}), "DNSService": {"srv", "host"}, "Hook": strict.Keys(Hook{}), "Service": append(strict.Keys(spec.Service{}), "affinity.timeout"),
 		"Port": strict.Keys(spec.Port{}), "Backend": strict.Keys(spec.Backend{}), "HealthCheck": strict.Keys(spec.HealthCheck{})}
 	for section, shape := range sections {
 		for _, key := range strict.Keys(shape) {
@@ -61,7 +61,7 @@ func TestTablesOfKeys(t *testing.T) {
 	for _, k := range event.Kinds {
 		tables["Kinds"] = append(tables["Kinds"], reference.Key{Key: k.Name, Meaning: k.Meaning})
 	}
-	for _, page := range []string{"config.md", "services.md", "health.md", "hooks.md"} {
+	for _, page := range []string{"config.md", "services.md", "health.md", "hooks.md", "http-and-dns.md"} {
 		path := "../docs/" + page
 		text, err := os.ReadFile(path)
 		if err != nil {

@@ -27,10 +27,10 @@ func (c *Config) Values() []Value {
 
 func (c *Config) values(table reflect.Value, path string, out *[]Value) {
 	for _, f := range fields(table.Type()) {
-		name, _, _ := strings.Cut(f.Tag.Get("toml"), ",")
+		name, option, _ := strings.Cut(f.Tag.Get("toml"), ",")
 		v, key := table.FieldByIndex(f.Index), strict.Join(path, name)
 		switch {
-		case name == "" || v.Kind() == reflect.Pointer && v.IsNil():
+		case name == "" || v.Kind() == reflect.Pointer && v.IsNil(), option != "" && v.IsZero():
 		case v.Kind() == reflect.Slice && strict.IsTable(v.Type().Elem()):
 			for i := range v.Len() {
 				at := strict.Index(key, i)
@@ -41,6 +41,8 @@ func (c *Config) values(table reflect.Value, path string, out *[]Value) {
 			}
 		case strict.IsTable(v.Type()):
 			c.values(v, key, out)
+		case v.Kind() == reflect.Pointer && strict.IsTable(v.Type().Elem()):
+			c.values(v.Elem(), key, out)
 		default:
 			value := Value{Key: key, Value: inTOML(v), Origin: "default"}
 			if c.doc != nil && c.doc.Has(key) {
@@ -63,6 +65,11 @@ func inTOML(v reflect.Value) string {
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()
 	}
+	if own, ok := v.Interface().(interface{ MarshalTOML() ([]byte, error) }); ok {
+		if text, err := own.MarshalTOML(); err == nil {
+			return string(text)
+		}
+	}
 	if s, ok := v.Interface().(fmt.Stringer); ok {
 		return strconv.Quote(s.String())
 	}
@@ -75,6 +82,13 @@ func inTOML(v reflect.Value) string {
 			items[i] = inTOML(v.Index(i))
 		}
 		return "[" + strings.Join(items, ", ") + "]"
+	case reflect.Map:
+		var items []string
+		for _, key := range v.MapKeys() {
+			items = append(items, inTOML(key)+" = "+inTOML(v.MapIndex(key)))
+		}
+		slices.Sort(items)
+		return "{ " + strings.Join(items, ", ") + " }"
 	}
 	return fmt.Sprint(v.Interface())
 }

@@ -31,6 +31,14 @@ path = "services.d"
 [[api.role]]
 role = "viewer"
 user = "root"
+[[source]]
+type = "dns"
+[[source.service]]
+name = "db"
+host = "db.example.com"
+ports = [ { port = 5432, node_port = "auto" } ]
+labels = { team = "shop" }
+health = { type = "tcp" }
 `))
 	if len(problems) > 0 {
 		t.Fatal(problems)
@@ -54,6 +62,8 @@ user = "root"
 		"consul.token_file": `"` + filepath.Join(filepath.Dir(path), "token") + `" :4`, "ipam.pod_cidrs": `["10.244.0.0/16"] :6`, "ipam.reuse_delay": `"5m" `,
 		"pool[0].cidrs": `["192.0.2.0/24"] :11`, "pool[0].auto_assign": "true ", "source[0].tag": `"ironvip" `, "source[0].type": `"consul" :13`,
 		"source[1].path": `"` + filepath.Join(filepath.Dir(path), "services.d") + `" :16`, "api.role[0].user": `"root" :19`, "health.probers": `"auto" `, "dns.listen": "[] ",
+		"source[2].interval": `"10s" `, "source[2].service[0].host": `"db.example.com" :24`, "source[2].service[0].ports[0].port": `5432 :25`,
+		"source[2].service[0].ports[0].node_port": `"auto" :25`, "source[2].service[0].labels": `{ "team" = "shop" } :26`, "source[2].service[0].health.type": `"tcp" :27`,
 	} {
 		if v := got[key]; v.Value+" "+strings.TrimPrefix(strings.TrimPrefix(v.Origin, path), "default") != want {
 			t.Errorf("%s: %+v, want %s", key, v, want)

@@ -11,6 +11,8 @@ import (
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/consul"
+	"github.com/ironvip/ironvip/sources/dns"
+	"github.com/ironvip/ironvip/sources/http"
 	"github.com/ironvip/ironvip/sources/static"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -24,6 +26,8 @@ var sourceTypes = []struct {
 }{
 	{static.Type, func() sources.Config { return new(static.Config) }},
 	{consul.Type, func() sources.Config { return consul.NewConfig() }},
+	{http.Type, func() sources.Config { return http.NewConfig() }},
+	{dns.Type, func() sources.Config { return dns.NewConfig() }},
 	{"kubernetes", newKubernetes},
 }
 
@@ -155,7 +159,7 @@ func (c *Config) Services() ([]vip.Service, []vip.Problem) {
 		problems = append(problems, more...)
 		for _, service := range found {
 			if first, twice := seen[service.Key]; twice {
-				problems = append(problems, static.Duplicate(service.Key, service.Origin, first))
+				problems = append(problems, sources.Duplicate(service.Key, service.Origin, first))
 				continue
 			}
 			seen[service.Key] = service.Origin

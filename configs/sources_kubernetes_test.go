@@ -100,7 +100,7 @@ func TestKubernetesSourcesRefuse(t *testing.T) {
 			`c.toml:4: source[1].lease_name: "ironvip/ironvip" is the Lease of the source at c.toml:1, too | give each source`}},
 		{"keys of others", begin + "kubeconfig = '/x'\ntag = 'x'\npath = '/y'\n[[source]]\ntype = 'static'\npath = '/x'\nclassless = true\npool = 'x'", []string{
 			`c.toml:4: source[0].tag: is for sources of type "consul", and this one is of type "kubernetes"`, `c.toml:5: source[0].path: is for sources of type "static"`,
-			`c.toml:9: source[1].classless: is for sources of type "kubernetes", and this one`, `c.toml:10: source[1].pool: is for sources of type "consul" or "kubernetes", and this one is of type "static"`}},
+			`c.toml:9: source[1].classless: is for sources of type "kubernetes", and this one`, `c.toml:10: source[1].pool: is for sources of type "consul" or "http" or "kubernetes", and this one is of type "static"`}},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			_, problems := Parse("c.toml", []byte(test.doc))

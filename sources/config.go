@@ -2,6 +2,7 @@ package sources
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -80,4 +81,10 @@ func (b *Block) CheckPool(pool string) {
 	if pool != "" && !slices.Contains(b.Pools, pool) {
 		b.Bad("pool", "name one of the [[pool]] blocks, or leave it out", "there is no pool %s", strict.Quote(pool))
 	}
+}
+
+// Duplicate returns the problem of a service at place with the same name as the service at winner.
+func Duplicate(key vip.ServiceKey, place, winner string) vip.Problem {
+	return vip.Problem{Code: vip.CodeNameTaken, Place: place, Service: key.String(), Field: "name",
+		Message: fmt.Sprintf("%q is the name of the service at %s, too", key, winner), Hint: "rename or remove one of the two"}
 }

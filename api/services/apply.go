@@ -1,13 +1,11 @@
 package services
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -29,9 +27,8 @@ import (
 
 // Bounds of the body of one service, and of an apply. An apply may take longer than other requests.
 const (
-	MaxService   = 1 << 20
-	MaxApplyBody = 16 << 20
-	MaxApplied   = 20_000
+	MaxService   = spec.MaxServiceSize
+	MaxApplyBody = spec.MaxList
 	ApplyTime    = 2 * time.Minute
 )
 
@@ -46,77 +43,35 @@ func tooLarge(detail string) *server.Problem {
 	return server.Refuse(http.StatusRequestEntityTooLarge, v1.CodeBodyTooLarge, detail, "split it into several requests")
 }
 
-// readServices reads {"services": [...]}, one service at a time, because a decoded body is up to 50 times as
-// large. It ends at the first service that the caller may not write: a part of the request would surprise its
-// caller.
+// readServices reads {"services": [...]}. It ends at the first service that the caller may not write: a part of the request
+// would surprise its caller.
 func readServices(ctx context.Context, body []byte) ([]rest.Put, *server.Problem) {
 	var out []rest.Put
 	mistakes, permitted := 0, permit(ctx) // of all services
-	dec := json.NewDecoder(bytes.NewReader(body))
-	fail := func(err error) ([]rest.Put, *server.Problem) {
-		why := strings.TrimPrefix(err.Error(), "json: ")
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			why = "unexpected end of input"
+	_, err := spec.ReadList(body, func(raw json.RawMessage) error {
+		w, problems := request.Decoded(raw, spec.DecodeJSON)
+		if p := server.Permit(ctx, cmp.Or(w.Namespace, vip.DefaultNamespace)); p != nil {
+			return p
 		}
-		return nil, request.NotJSON([]vip.Problem{{Code: vip.CodeInvalid, Message: fmt.Sprintf("is not valid JSON near byte %d: %s", dec.InputOffset(), why)}})
+		if mistakes += len(problems); mistakes > rest.MaxMistakes {
+			return request.Invalid(rest.TooManyMistakes(problems))
+		}
+		out = append(out, rest.Put{Spec: w, Problems: problems, Permit: permitted})
+		return nil
+	})
+	if refused, is := errors.AsType[*server.Problem](err); is {
+		return nil, refused
 	}
-	shape := errors.New(`the body must be {"services": [...]}`)
-	expect := func(want json.Delim) error {
-		tok, err := dec.Token()
-		if err == nil && tok != want {
-			err = shape
-		}
-		return err
+	switch p, bad := errors.AsType[vip.Problem](err); {
+	case !bad:
+		return out, nil
+	case p.Code == spec.CodeTooLarge:
+		return nil, tooLarge(p.Message)
+	case p.Field != "":
+		return nil, request.Invalid([]vip.Problem{p})
+	default:
+		return nil, request.NotJSON([]vip.Problem{p})
 	}
-	if err := expect('{'); err != nil {
-		return fail(err)
-	}
-	for seen := false; dec.More(); seen = true {
-		key, err := dec.Token()
-		if err != nil {
-			return fail(err)
-		}
-		if key != "services" || seen {
-			p := vip.Problem{Code: vip.CodeUnknownKey, Field: strict.Join("", key.(string)), Message: "unknown key", Hint: `the only valid key is "services"`}
-			if key == "services" {
-				p.Code, p.Message, p.Hint = vip.CodeInvalid, "is defined twice", "keep one of them"
-			}
-			return nil, request.Invalid([]vip.Problem{p})
-		}
-		if err := expect('['); err != nil {
-			return fail(err)
-		}
-		for dec.More() {
-			var raw json.RawMessage
-			if err := dec.Decode(&raw); err != nil {
-				return fail(err)
-			}
-			switch {
-			case len(out) == MaxApplied:
-				return nil, tooLarge(fmt.Sprintf("the body has more than %d services", MaxApplied))
-			case len(raw) > MaxService:
-				return nil, tooLarge(fmt.Sprintf("services[%d] is larger than %d MiB", len(out), MaxService>>20))
-			}
-			w, problems := request.Decoded(raw, spec.DecodeJSON)
-			if p := server.Permit(ctx, cmp.Or(w.Namespace, vip.DefaultNamespace)); p != nil {
-				return nil, p
-			}
-			if mistakes += len(problems); mistakes > rest.MaxMistakes {
-				return nil, request.Invalid(rest.TooManyMistakes(problems))
-			}
-			out = append(out, rest.Put{Spec: w, Problems: problems, Permit: permitted})
-		}
-		if err := expect(']'); err != nil {
-			return fail(err)
-		}
-	}
-	if err := expect('}'); err != nil {
-		return fail(err)
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return fail(errors.New("unexpected data after the object"))
-	}
-	return out, nil
 }
 
 type applyOutput struct {

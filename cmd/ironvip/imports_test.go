@@ -28,7 +28,7 @@ var layers = [][]string{
 	{"api"},
 	{"api/snapshot", "api/status", "cmd/ironvip/cli/migrate", "web"},
 	{"configs"},
-	{"sources/static", "sources/rest", "sources/consul", "sources/kubernetes", "sources/cache", "ipvs", "nft", "proxy", "connect", "health", "announce", "dns", "hook", "health/healthport"},
+	{"sources/static", "sources/rest", "sources/consul", "sources/kubernetes", "sources/http", "sources/dns", "sources/cache", "ipvs", "nft", "proxy", "connect", "health", "announce", "dns", "hook", "health/healthport"},
 	{"sources/publish", "sources/draft", "dns/resolved"},
 	{"sources"},
 	{"pipeline"},

@@ -156,25 +156,25 @@ var Router = Table{
 
 // Source has the keys of [[source]].
 var Source = Table{
-	{Key: "type", Meaning: "the kind of source", Values: "`static`: a directory of TOML files; `consul`: [Consul's catalog](consul.md); `kubernetes`: [Services of a cluster](kubernetes.md)", Default: "required"},
+	{Key: "type", Meaning: "the kind of source", Values: "`static`: a directory of TOML files; `consul`: [Consul's catalog](consul.md); `kubernetes`: [Services of a cluster](kubernetes.md); `http`: [a document of a server](http-and-dns.md); `dns`: [names](http-and-dns.md#names-in-dns)", Default: "required"},
 	{Key: "name", Meaning: "its name in statuses", Values: "DNS label, unique, not `rest`", Default: "the type"},
 	{Key: "path", Meaning: "static: the directory of [services](services.md)", Values: "a path, relative to the directory of `ironvip.toml`", Default: "required"},
 	{Key: "tag", Meaning: "consul: read the services with this tag", Values: "a tag", Default: "`ironvip`"},
 	{Key: "services", Meaning: "consul: read these services, with any tags", Values: "names", Default: "none"},
-	{Key: "pool", Meaning: "consul, kubernetes: the pool of services without one in their metadata or annotations", Values: "a pool's name", Default: "the first with `auto_assign`"},
-	{Key: "service_namespace", Meaning: "consul: the namespace of these services here", Values: "DNS label", Default: "that in Consul, else `default`"},
+	{Key: "pool", Meaning: "consul, kubernetes, http: the pool of services without one", Values: "a pool's name", Default: "the first with `auto_assign`"},
+	{Key: "service_namespace", Meaning: "consul, http: the namespace here of services without one", Values: "DNS label", Default: "that in Consul, else `default`"},
 	{Key: "tagged_address", Meaning: "consul: the address of an instance", Values: "`lan`, `wan`, `ipv4`, `ipv6`, or a tagged address's name", Default: "the instance's own"},
 	{Key: "allow_stale", Meaning: "consul: accept answers from servers that are not the leader, which can be out of date", Values: "`true`, `false`", Default: "`false`"},
-	{Key: "shrink_guard", Meaning: "consul, kubernetes: how long to hold back the removal of most services, or of most backends of one ([more](consul.md#shrink-guard))", Values: "`\"0s\"` (off) to `\"24h\"`", Default: "`\"30s\"`"},
+	{Key: "shrink_guard", Meaning: "consul, kubernetes, http, dns: how long to hold back the removal of most services, or of most backends of one ([more](consul.md#shrink-guard))", Values: "`\"0s\"` (off) to `\"24h\"`", Default: "`\"30s\"`"},
 	{Key: "datacenter", Meaning: "consul: the datacenter of the services; one per source", Values: "a name", Default: "that of `[consul]`"},
 	{Key: "address", Meaning: "consul: the Consul agent", Values: "as `consul.address`", Default: "that of `[consul]`"},
-	{Key: "namespace", Meaning: "consul: as in `[consul]`; those for TLS need `address`", Values: "as there", Default: "those of `[consul]`; with `address`, none"},
-	{Key: "partition", Meaning: "consul: as in `[consul]`; those for TLS need `address`", Values: "as there", Default: "those of `[consul]`; with `address`, none"},
-	{Key: "token_file", Meaning: "consul: as in `[consul]`; those for TLS need `address`", Values: "as there", Default: "those of `[consul]`; with `address`, none"},
-	{Key: "ca_file", Meaning: "consul: as in `[consul]`; those for TLS need `address`", Values: "as there", Default: "those of `[consul]`; with `address`, none"},
-	{Key: "cert_file", Meaning: "consul: as in `[consul]`; those for TLS need `address`", Values: "as there", Default: "those of `[consul]`; with `address`, none"},
-	{Key: "key_file", Meaning: "consul: as in `[consul]`; those for TLS need `address`", Values: "as there", Default: "those of `[consul]`; with `address`, none"},
-	{Key: "server_name", Meaning: "consul: as in `[consul]`; those for TLS need `address`", Values: "as there", Default: "those of `[consul]`; with `address`, none"},
+	{Key: "namespace", Meaning: "consul: as in `[consul]`", Values: "as there", Default: "those of `[consul]`; with `address`, none"},
+	{Key: "partition", Meaning: "consul: as in `[consul]`", Values: "as there", Default: "those of `[consul]`; with `address`, none"},
+	{Key: "token_file", Meaning: "consul: as in `[consul]`; http: the bearer token", Values: "a path", Default: "that of `[consul]`; with `address` or `url`, none"},
+	{Key: "ca_file", Meaning: "consul, http: as in `[consul]`, for this source's `address` or `url`", Values: "a path", Default: "that of `[consul]`; with `address` or `url`, none"},
+	{Key: "cert_file", Meaning: "consul, http: as in `[consul]`, for this source's `address` or `url`", Values: "a path", Default: "that of `[consul]`; with `address` or `url`, none"},
+	{Key: "key_file", Meaning: "consul, http: as in `[consul]`, for this source's `address` or `url`", Values: "a path", Default: "that of `[consul]`; with `address` or `url`, none"},
+	{Key: "server_name", Meaning: "consul: as in `[consul]`, for this source's `address`", Values: "a name", Default: "that of `[consul]`; with `address`, none"},
 	{Key: "kubeconfig", Meaning: "kubernetes: the API server and the credentials; read again when it changes", Values: "a [file path](#secrets)", Default: "required, or `in_cluster`"},
 	{Key: "context", Meaning: "kubernetes: the context of that file", Values: "a name", Default: "the file's current one"},
 	{Key: "in_cluster", Meaning: "kubernetes: use the pod's service account", Values: "`true`, `false`", Default: "`false`"},
@@ -188,6 +188,16 @@ var Source = Table{
 	{Key: "ip_mode", Meaning: "kubernetes: how nodes handle their own pods' traffic to a VIP (`ipMode`)", Values: "`proxy`: send it to ironvip; `vip`: serve it themselves", Default: "`proxy`"},
 	{Key: "lease_namespace", Meaning: "kubernetes: the namespace of the Lease that elects the writer of the Services' statuses", Values: "a namespace", Default: "`ironvip`"},
 	{Key: "lease_name", Meaning: "kubernetes: the Lease's name, one for each source of a cluster", Values: "a DNS name", Default: "`ironvip`"},
+	{Key: "url", Meaning: "http: the address of the document with the services", Values: "`https://` or `http://`, without a password", Default: "required"},
+	{Key: "interval", Meaning: "http: the time between two requests; dns: the shortest time between two queries for a name", Values: "`\"1s\"` to `\"1h\"`", Default: "`\"10s\"`"},
+	{Key: "servers", Meaning: "dns: the DNS servers, in the order in which they are asked", Values: "addresses, with a port other than 53 as `address:port`", Default: "those of `/etc/resolv.conf`"},
+	{Key: "service", Meaning: "dns: a service, as `[[source.service]]`", Values: "the fields of a [service](services.md) but `backends`, and `srv` or `host`", Default: "required"},
+}
+
+// DNSService has the keys of [[source.service]] that other services don't have.
+var DNSService = Table{
+	{Key: "srv", Meaning: "the name of the backends' SRV records: `_http._tcp.example.com`", Values: "a DNS name", Default: "required, or `host`"},
+	{Key: "host", Meaning: "the name of the backends' A and AAAA records: `db.example.com`", Values: "a DNS name", Default: "required, or `srv`"},
 }
 
 // Hook has the keys of [[hook]].

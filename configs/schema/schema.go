@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/hook"
 	"github.com/ironvip/ironvip/internal/access"
+	"github.com/ironvip/ironvip/sources/dns"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
@@ -66,6 +67,7 @@ var nested = map[reflect.Type]reference.Table{
 	reflect.TypeFor[configs.PoolBGP]():  reference.Route,
 	reflect.TypeFor[configs.BGPMatch](): reference.Route,
 	reflect.TypeFor[configs.Hook]():     reference.Hook,
+	reflect.TypeFor[dns.Service]():      slices.Concat(reference.Service, reference.DNSService),
 	reflect.TypeFor[spec.Port]():        reference.Port,
 	reflect.TypeFor[spec.Backend]():     reference.Backend,
 	reflect.TypeFor[spec.HealthCheck](): reference.HealthCheck,
@@ -129,6 +131,7 @@ func either(of ...Node) Node { return Node{"anyOf": of} }
 // words are the values of fields of a service that take one of a few words. A key of a list is that of its items.
 var words = map[reflect.Type]map[string][]string{
 	reflect.TypeFor[spec.Service]():     choices(spec.Fields),
+	reflect.TypeFor[dns.Service]():      choices(spec.Fields),
 	reflect.TypeFor[spec.HealthCheck](): choices(spec.CheckFields),
 	reflect.TypeFor[spec.Port]():        {"protocol": {"tcp", "udp", "sctp"}},
 	reflect.TypeFor[spec.Backend]():     {"state": {"ready", "drain", "maint", "terminating"}},

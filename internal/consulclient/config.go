@@ -53,23 +53,12 @@ func (c Config) Resolved() (Config, error) {
 // Check checks all keys except the address, and makes paths absolute.
 func (c *Config) Check(t *tomlfile.Checker) {
 	t.File("token_file", &c.TokenFile)
-	isTLS := strings.HasPrefix(c.Address, "https://")
-	for _, f := range []struct {
-		key  string
-		path *string
-	}{{"ca_file", &c.CAFile}, {"cert_file", &c.CertFile}, {"key_file", &c.KeyFile}, {"server_name", nil}} {
-		if f.path != nil {
-			t.File(f.key, f.path)
-		}
-		if set := f.path != nil && *f.path != "" || f.path == nil && c.ServerName != ""; set && !isTLS {
-			t.Bad(f.key, "write the address as https://HOST:PORT", "is for TLS, which %s does not use", strict.Quote(c.Address))
-		}
-	}
-	if c.CertFile != "" && c.KeyFile == "" {
-		t.Bad("cert_file", "add key_file, with the certificate's private key", "has no key_file")
-	}
-	if c.KeyFile != "" && c.CertFile == "" {
-		t.Bad("key_file", "add cert_file, with the key's certificate", "has no cert_file")
+	const hint = "write the address as https://HOST:PORT"
+	files := c.tlsFiles()
+	files.Check(t, c.Address, hint)
+	c.CAFile, c.CertFile, c.KeyFile = files.CA, files.Cert, files.Key
+	if c.ServerName != "" && !strings.HasPrefix(c.Address, "https://") {
+		t.Bad("server_name", hint, "is for TLS, which %s does not use", strict.Quote(c.Address))
 	}
 }
 

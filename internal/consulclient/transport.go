@@ -3,13 +3,11 @@ package consulclient
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"strings"
 
 	"github.com/ironvip/ironvip/internal/answer"
+	"github.com/ironvip/ironvip/internal/tlsfile"
 )
 
 // ErrBusy means that the agent accepts no more connections from this host. Its limit per client is
@@ -67,20 +65,10 @@ func (t *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 // token is a fixed token, or that of a file.
 type token struct{ fixed, path string }
 
-// get returns the token. It reads the file for each request, because another program may rotate the
-// token. A file that can't be read fails requests: without its token, Consul would treat them as
-// anonymous and could return empty answers.
+// get returns the token.
 func (t *token) get() (string, error) {
 	if t.path == "" {
 		return t.fixed, nil
 	}
-	data, err := os.ReadFile(t.path)
-	if err != nil {
-		return "", err
-	}
-	value := strings.TrimSpace(string(data))
-	if value == "" {
-		return "", fmt.Errorf("%s is empty: it should hold a token", t.path)
-	}
-	return value, nil
+	return tlsfile.Token(t.path)
 }

@@ -1,5 +1,5 @@
-// Package tlsfile has the files of TLS clients, in PEM: the authorities of the server's certificate, and the certificate of
-// the client.
+// Package tlsfile has the files of clients with credentials: in PEM the authorities of the server's certificate and the
+// certificate of the client, and the token.
 package tlsfile
 
 import (
@@ -7,15 +7,18 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // Client has the paths of a client's files. A path may begin with tomlfile.Credentials; "" is no file.
 type Client struct {
-	CA        string // "": the host's authorities
-	Cert, Key string // "" both: no certificate
+	CA   string `toml:"ca_file"`   // "": the host's authorities
+	Cert string `toml:"cert_file"` // our certificate, with Key; "": none
+	Key  string `toml:"key_file"`
 }
 
 // Config returns the settings of a new connection to a server. It reads the files each time, because they may change.
@@ -46,6 +49,46 @@ func (f Client) Config(server string) (*tls.Config, error) {
 		config.Certificates = []tls.Certificate{pair}
 	}
 	return config, nil
+}
+
+// Check makes the paths of the keys ca_file, cert_file and key_file absolute, and requires both or none of the last two. Hint
+// says how to write an address that uses TLS, if this one does not.
+func (f *Client) Check(t *tomlfile.Checker, address, hint string) {
+	for _, file := range []struct {
+		key  string
+		path *string
+	}{{"ca_file", &f.CA}, {"cert_file", &f.Cert}, {"key_file", &f.Key}} {
+		if t.File(file.key, file.path); *file.path != "" && !strings.HasPrefix(address, "https://") {
+			t.Bad(file.key, hint, "is for TLS, which %s does not use", strict.Quote(address))
+		}
+	}
+	if f.Cert != "" && f.Key == "" {
+		t.Bad("cert_file", "add key_file, with the certificate's private key", "has no key_file")
+	}
+	if f.Key != "" && f.Cert == "" {
+		t.Bad("key_file", "add cert_file, with the key's certificate", "has no cert_file")
+	}
+}
+
+// Token returns the token in a file; "" without a path. It reads the file each time, because another program may rotate the
+// token. A file that can't be read is an error: without the token, a server could answer as to an anonymous client.
+func Token(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	path, err := tomlfile.ResolvePath(path)
+	if err != nil {
+		return "", err
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	value := strings.TrimSpace(string(data))
+	if value == "" {
+		return "", fmt.Errorf("%s is empty: it should hold a token", path)
+	}
+	return value, nil
 }
 
 // Files returns the files that the keys ca_file, cert_file and key_file name.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/tomlfile"
+	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -445,7 +446,7 @@ func (f *files) problems() []vip.Problem {
 		winner := f.winners[key]
 		for _, path := range f.claims[key] {
 			if path != winner {
-				out = append(out, Duplicate(key, f.byPath[path].rows[key].origin, f.byPath[winner].rows[key].origin))
+				out = append(out, sources.Duplicate(key, f.byPath[path].rows[key].origin, f.byPath[winner].rows[key].origin))
 			}
 		}
 	}

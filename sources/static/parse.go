@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ironvip/ironvip/internal/tomlfile"
+	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -97,7 +98,7 @@ func (f *ServicesFile) service(doc *tomlfile.Document, path string, block map[st
 	built, title, problems := build(block, source, origin, pools)
 	if built.Key != (vip.ServiceKey{}) {
 		if earlier, twice := first[built.Key]; twice {
-			problems = append(problems, Duplicate(built.Key, origin, earlier))
+			problems = append(problems, sources.Duplicate(built.Key, origin, earlier))
 		} else {
 			first[built.Key] = origin
 			if len(problems) > 0 {
@@ -124,10 +125,7 @@ func (f *ServicesFile) service(doc *tomlfile.Document, path string, block map[st
 func build(block map[string]any, source, origin string, pools []spec.Pool) (built vip.Service, title string, problems []vip.Problem) {
 	var written spec.Service
 	problems = strict.Decode(block, &written, "")
-	built, more := written.Build(source, origin)
-	if more = append(more, spec.CheckAgainstPools(&written, pools)...); len(problems)+len(more) > 0 {
-		problems = spec.Merge(problems, more)
-	}
+	built, problems = written.BuildIn(pools, source, origin, problems)
 	return built, written.Title(), problems
 }
 
@@ -138,12 +136,6 @@ func (f *ServicesFile) add(doc *tomlfile.Document, path string, p vip.Problem) {
 		p.Field = path
 	}
 	f.found.Add(p)
-}
-
-// Duplicate returns the problem of a service at place with the same name as the service at winner.
-func Duplicate(key vip.ServiceKey, place, winner string) vip.Problem {
-	return vip.Problem{Code: vip.CodeNameTaken, Place: place, Service: key.String(), Field: "name",
-		Message: fmt.Sprintf("%q is the name of the service at %s, too", key, winner), Hint: "rename or remove one of the two"}
 }
 
 // ServicesName reports whether a file name in a services directory is that of a services file:

@@ -48,13 +48,13 @@ func CheckAgainstPools(s *Service, pools []Pool) []vip.Problem {
 		return b.problems.List() // Build reports it
 	}
 	if len(s.Families) == 0 && len(s.VIPs) == 0 {
-		b.wrongFamily(s.Backends, forward, familiesOf(s, pools))
+		b.wrongFamily(s.Backends, forward, PoolFamilies(s, pools))
 	}
 	return b.problems.List()
 }
 
-// familiesOf returns the families of a service's pool: of the named one, else of the first with AutoAssign that serves its namespace.
-func familiesOf(s *Service, pools []Pool) []vip.Family {
+// PoolFamilies returns the families of a service's pool; nil if they are unknown: of the named one, else of the first with AutoAssign that serves its namespace.
+func PoolFamilies(s *Service, pools []Pool) []vip.Family {
 	serves := func(p *Pool) bool {
 		return p.AutoAssign && (len(p.Namespaces) == 0 || slices.Contains(p.Namespaces, cmp.Or(s.Namespace, vip.DefaultNamespace)))
 	}

@@ -184,7 +184,7 @@ func command(c *cobra.Command) string {
 var blocks = []struct {
 	name  string
 	table reference.Table
-}{{"[[pool]]", reference.Pool}, {"[pool.bgp] and [[pool.bgp.match]]", reference.Route}, {"[[quota]]", reference.Quota}, {"[[source]]", reference.Source}, {"[[api.role]]", reference.Role}, {"[[announce.bgp]]", reference.Router},
+}{{"[[pool]]", reference.Pool}, {"[pool.bgp] and [[pool.bgp.match]]", reference.Route}, {"[[quota]]", reference.Quota}, {"[[source]]", reference.Source}, {"[[source.service]]", reference.DNSService}, {"[[api.role]]", reference.Role}, {"[[announce.bgp]]", reference.Router},
 	{"[[hook]]", reference.Hook}, {"the document of hooks", reference.Document},
 	{"[[service]] in services.d", reference.Service}, {"ports of a service", reference.Port}, {"backends of a service", reference.Backend},
 	{"health of a service", reference.HealthCheck}}
