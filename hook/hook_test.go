@@ -292,9 +292,9 @@ func TestPrivateAuthority(t *testing.T) {
 			proxied.Add(1)
 			server := must.Get(net.Dial("tcp", r.Host))(t)
 			w.WriteHeader(http.StatusOK)
-			client, _, err := w.(http.Hijacker).Hijack()
+			client, read, err := w.(http.Hijacker).Hijack()
 			must.Succeed(t, err)
-			go func() { defer server.Close(); _, _ = io.Copy(server, client) }()
+			go func() { defer server.Close(); _, _ = io.Copy(server, read) }() // the server may have read a byte of the handshake
 			go func() { defer client.Close(); _, _ = io.Copy(client, server) }()
 		}))
 		t.Cleanup(proxy.Close)
