@@ -151,6 +151,9 @@ func TestConsulAway(t *testing.T) {
 	if r := h.cli("node", "list"); r.code != 1 || !strings.Contains(r.stderr, "hint:") {
 		t.Errorf("node list: exit %d\n%s", r.code, r.stderr)
 	}
+	if r := h.cli("fleet", "status"); r.code != 3 || !strings.Contains(r.stdout, "away for") {
+		t.Errorf("fleet status: exit %d\n%s", r.code, r.stdout)
+	}
 	if code, _ := h.rest("GET", "/v1/services/default/api", ""); code != http.StatusOK {
 		t.Errorf("GET: %d", code)
 	}

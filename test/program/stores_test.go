@@ -203,7 +203,11 @@ func hostsOfAFleet(t *testing.T, s *fleetStore) {
 	if out := two.ok("node", "list"); !strings.Contains(out, "lb1") || !strings.Contains(out, "lost") {
 		t.Errorf("node list:\n%s", out)
 	}
+	if r := two.cli("fleet", "status"); r.code != 3 || !strings.Contains(r.stdout, "lost") {
+		t.Errorf("fleet status: exit %d\n%s", r.code, r.stdout)
+	}
 	two.ok("node", "forget", "lb1")
+	mentions(t, "fleet status", two.ok("fleet", "status"), "in touch, lb2 is elected")
 	if out := two.ok("node", "list"); strings.Contains(out, "lb1") {
 		t.Errorf("node list after node forget:\n%s", out)
 	}

@@ -80,6 +80,7 @@ func TestExitCodes(t *testing.T) {
 			problem(404, v1.CodeNotFound, `no node "lb9"`, "list nodes: ironvip node list"), command.ExitNotFound, []string{"hint: run ironvip node list\n"}},
 		{"node is present", "node forget lb1", "DELETE /v1/nodes/lb1", 409,
 			problem(409, v1.CodeConflict, "node lb1 is present", "only a lost node can be forgotten"), command.ExitConflict, []string{"error: node lb1 is present\n", "hint: only a lost node"}},
+		{"no fleet", "fleet status", "GET /v1/status", 200, healthyStatus(), command.ExitNotFound, []string{"no shared store", "hint: see the nodes"}},
 		{"no such source", "source resync gone", "POST /v1/sources/gone/resync", 404,
 			problem(404, v1.CodeNotFound, `no source "gone"`, "list them: ironvip source list"), command.ExitNotFound, []string{"hint: list them: ironvip source list\n"}},
 		{"no such backend", "backend drain web 10.1.0.1", "PUT /v1/services/default/web/backends/10.1.0.1/state", 404,

@@ -67,7 +67,7 @@ func TestReadingCommands(t *testing.T) {
 	a := fullAgent(t)
 	for _, command := range []string{
 		"status", "service list", "service get web", "service get shop/db web", "service get media", "service explain shop/db", "backend list",
-		"backend list shop/db", "backend list web shop/db", "override list", "token list", "vip list", "vip get 192.0.2.11", "pool list", "pool get public-v4", "source list", "node list", "dns list", "dns query shop.example.com", "dns query none.vip.internal aaaa", "dns query www.example.com", "dataplane show", "dataplane diff", "config plan", "events", "events --object 192.0.2.11",
+		"backend list shop/db", "backend list web shop/db", "override list", "token list", "vip list", "vip get 192.0.2.11", "pool list", "pool get public-v4", "source list", "node list", "fleet status", "dns list", "dns query shop.example.com", "dns query none.vip.internal aaaa", "dns query www.example.com", "dataplane show", "dataplane diff", "config plan", "events", "events --object 192.0.2.11",
 		"debug table", "debug table services",
 	} {
 		t.Run(command, func(t *testing.T) {

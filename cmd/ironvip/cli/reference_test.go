@@ -48,7 +48,7 @@ var meanings = []struct {
 	{command.ExitOK, "success"},
 	{command.ExitError, "error: the input is invalid, or the agent failed; `doctor` found a FAIL"},
 	{command.ExitUsage, "the command line is invalid"},
-	{command.ExitDegraded, "degraded: `status` or `doctor` found a problem, `--wait` has ended too early, `snapshot save` or `import` is incomplete"},
+	{command.ExitDegraded, "degraded: `status`, `fleet status` or `doctor` found a problem, `--wait` has ended too early, `snapshot save` or `import` is incomplete"},
 	{command.ExitNotFound, "the object does not exist"},
 	{command.ExitConflict, "conflict: the object belongs to another owner or has changed meanwhile; an agent runs that must be stopped; `dataplane switch` is refused"},
 	{command.ExitUnreachable, "no agent answers"},

@@ -1,5 +1,5 @@
 // Package node has the commands about the agent of a host, what it keeps, and the other hosts of its fleet: status, version,
-// node, source, token, snapshot, events and debug.
+// node, fleet, source, token, snapshot, events and debug.
 //
 // The commands send requests to a running agent and show its answers. Commands that need a stopped agent call package
 // agent through Store. The package decides nothing about hosts.
@@ -35,6 +35,7 @@ func Commands(frame *command.App, s Store) []*cobra.Command {
 		a.statusCommand(),
 		a.versionCommand(),
 		command.Group("node", "manage the hosts of the fleet", a.nodeListCommand(), a.nodeDrainCommand(), a.nodeUndrainCommand(), a.nodeForgetCommand(), a.nodeNewIDCommand()),
+		command.Group("fleet", "inspect the fleet of this node", a.fleetStatusCommand()),
 		command.Group("source", "manage sources of services", a.sourceListCommand(), a.sourceResyncCommand()),
 		command.Group("token", "manage tokens of callers of the API", a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand()),
 		command.Group("snapshot", "save and restore all leases, registrations and overrides",
