@@ -781,7 +781,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		}
 	}
 	for body, detail := range map[string]string{
-		`{"services":[` + many(spec.MaxListed+1, "{}") + `]}`:                      "more than 20000 services",
+		`{"services":[` + many(spec.MaxListed+1, "{}") + `]}`:                           "more than 20000 services",
 		`{"services":[{},{"name":"` + strings.Repeat("x", services.MaxService) + `"}]}`: "services[1] is larger than 1 MiB",
 	} {
 		a := r.ask("POST", v1.PathApply, body)

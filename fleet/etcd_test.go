@@ -142,8 +142,8 @@ func etcdPairs(t testing.TB, s *etcdtest.Servers) func() []kv.Pair {
 	return func() (out []kv.Pair) {
 		t.Helper()
 		r := must.Get(s.Client.Get(t.Context(), treePrefix, clientv3.WithPrefix()))(t)
-		for _, store := range r.Kvs {
-			out = append(out, kv.Pair{Key: string(store.Key), Value: store.Value, Index: uint64(store.ModRevision)})
+		for _, pair := range r.Kvs {
+			out = append(out, kv.Pair{Key: string(pair.Key), Value: pair.Value, Index: uint64(pair.ModRevision)})
 		}
 		return out
 	}

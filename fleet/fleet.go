@@ -29,7 +29,7 @@
 // Package treelog has the format of the log and of the snapshot.
 // Package treestatus has what the tree reports about itself.
 // Package membership has the host's session, its identity, the election of the leader, and the nodes.
-// Package kv has the client of Consul.
+// Package kv has the contract of the store, which packages consul and etcd implement.
 package fleet
 
 import (

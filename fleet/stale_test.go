@@ -47,18 +47,13 @@ func TestServerThatStaysBehindHidesNoLeader(t *testing.T) {
 		time.Sleep(12 * time.Minute) // the leader appends nothing more
 		i := slices.IndexFunc(hosts, func(h *fleettest.Host) bool { return h.Mine() })
 		leader, other, behind := hosts[i], hosts[(i+1)%3], hosts[(i+2)%3]
-		before := behind.Elected()
 		behind.SetBehind(true)
 		time.Sleep(6 * time.Minute) // the held queries end meanwhile; the next ones are held by that server
 		leader.End()
 		mustCommit(t, other, set("a", "x", "1", 0))
-		time.Sleep(10 * time.Second)
-		if !other.Mine() || behind.Elected() != before {
-			t.Fatalf("%v lead; that host knows leader %q, the other %q", elected(other, behind), behind.Elected(), other.Elected())
-		}
-		time.Sleep(100 * time.Second)
+		time.Sleep(110 * time.Second)
 		if got, want := behind.Elected(), other.Elected(); got != want {
-			t.Errorf("leader %q, not %q", got, want)
+			t.Errorf("leader %q, not %q, which says that it leads: %v", got, want, other.Mine())
 		}
 	})
 }

@@ -100,7 +100,7 @@ func TestProposalUsesTheStateOfTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectProblems(t, "problems", plan.Problems, []string{"4 name_taken hostnames: shop.example.com is a name of service z, too"})
-	expectProblems(t, "warnings", plan.Warnings, []string{`3 notice pool[0].cidrs: pool "lan" has shrunk: leased addresses outside of its ranges, which stay: 1`})
+	expectProblems(t, "warnings", plan.Warnings, []string{`3 notice pool[0].cidrs: pool "lan" has shrunk: addresses outside of its ranges, which their services keep: 1`})
 	expect.Equal(t, plan.Add, 1, "services added")
 }
 

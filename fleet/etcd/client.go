@@ -281,8 +281,8 @@ func (c *Client) read(ctx context.Context, prefix string, q kv.Query, options ..
 		if index == 0 {
 			index = uint64(r.Header.Revision)
 		}
-		for _, store := range r.Kvs {
-			pairs = append(pairs, pairOf(store))
+		for _, pair := range r.Kvs {
+			pairs = append(pairs, pairOf(pair))
 		}
 		if more = r.More && len(r.Kvs) > 0; !more {
 			break

@@ -178,8 +178,8 @@ func (p *plan) outcome(r *clientv3.TxnResponse) (out kv.Outcome) {
 	}
 	for _, answer := range r.Responses {
 		if read := answer.GetResponseRange(); read != nil {
-			for _, store := range read.Kvs {
-				out.Pairs = append(out.Pairs, pairOf(store))
+			for _, pair := range read.Kvs {
+				out.Pairs = append(out.Pairs, pairOf(pair))
 			}
 		}
 	}

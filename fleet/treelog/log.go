@@ -22,7 +22,7 @@ import (
 // An entry has the index of the one before it, so readers notice a missed entry or a restored
 // snapshot. The last entries are kept in a ring, for readers that didn't see each one as the
 // head. An entry that is too large for a head is only in the ring. The ring is overwritten in turn:
-// removing old entries would leave a tombstone of each in the store for 15 minutes.
+// removing old entries would leave a tombstone of each in Consul for 15 minutes.
 type logEntry struct {
 	Version int        `json:"v"`
 	Seq     uint64     `json:"seq"`              // the number, from 1

@@ -50,7 +50,7 @@ func (a *Allocator) SetPodCIDRs(source string, prefixes []netip.Prefix) {
 }
 
 // change changes what the pools are made from, and wakes waiting services if that may concern
-// them. It costs O(ranges).
+// them. It costs O(ranges), and O(leases) if configured.
 func (a *Allocator) change(configured bool, do func()) {
 	a.write.Lock()
 	defer a.write.Unlock()
@@ -58,6 +58,9 @@ func (a *Allocator) change(configured bool, do func()) {
 	defer a.mu.Unlock()
 	do()
 	moved := a.state.Rebuild()
+	if configured {
+		a.state.Recount()
+	}
 	a.updateAlarms()
 	if configured {
 		a.changed.Send()

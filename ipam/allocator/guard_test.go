@@ -1,19 +1,16 @@
 package allocator_test
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/allocator"
 	"github.com/ironvip/ironvip/test/expect"
-	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -195,7 +192,7 @@ func TestShrunkPool(t *testing.T) {
 	same(t, "before", alarms(w.status("p")), "")
 	smaller := pool("p", "192.0.2.0/29")
 	w.configure(pools(smaller, pool("q", "198.51.100.0/30")))
-	const shrunk = `notice: pool "p" has shrunk: leased addresses outside of its ranges, which stay: 1`
+	const shrunk = `notice: pool "p" has shrunk: addresses outside of its ranges, which their services keep: 1`
 	same(t, "shrunk", alarms(w.status("p")), shrunk)
 	same(t, "the other pool", alarms(w.status("q")), "")
 	w.restart()
@@ -203,12 +200,10 @@ func TestShrunkPool(t *testing.T) {
 	smaller.Exclude = prefixes("192.0.2.0/24")
 	w.configure(pools(smaller))
 	same(t, "empty", alarms(w.status("p")), `notice: pool "p" has nothing to give: all of its ipv4 addresses are excluded or held out
-notice: pool "p" has shrunk: leased addresses outside of its ranges, which stay: 2`)
+notice: pool "p" has shrunk: addresses outside of its ranges, which their services keep: 2`)
 	w.configure(pools(pool("p", "192.0.2.0/28")))
 	same(t, "grown again", alarms(w.status("p")), "")
 	w.configure(pools(pool("p", "192.0.2.0/29")))
 	w.release("a")
-	w.now = w.now.Add(time.Hour)
-	must.Succeed(t, w.a.Cool(context.Background()))
-	same(t, "released", alarms(w.status("p")), "")
+	same(t, "released, in its cooldown", alarms(w.status("p")), "")
 }

@@ -138,18 +138,23 @@ func (s *State) Record(r ipam.Resource, old, now *ipam.Lease) {
 	}
 }
 
-// countOutside adds by (modulo 2^64) to the leases outside of their pool if l is one; nil is none.
+// countOutside adds by (modulo 2^64) to the held addresses that no pool has any more if l is one; nil is none.
 func (s *State) countOutside(l *ipam.Lease, by uint64) {
-	if l == nil || !l.Resource.Addr.IsValid() {
-		return
-	}
-	if p := s.pool(l.Pool); p != nil && !p.Owns(l.Resource.Addr) {
+	if l != nil && l.State == ipam.Held && l.Resource.Addr.IsValid() && s.pool(l.Pool) != nil && !s.InPool(l.Resource.Addr) {
 		s.outside[l.Pool] += by
 	}
 }
 
+// Recount counts the held addresses that no pool has any more, after a change of the pools' ranges. It costs O(leases).
+func (s *State) Recount() {
+	clear(s.outside)
+	for _, l := range s.leases.All() {
+		s.countOutside(l, 1)
+	}
+}
+
 // Rebuild makes the pools from the configuration and what they must keep clear of, and reports whether that has changed. Each pool
-// keeps its position for automatic allocation. It costs O(ranges and leases).
+// keeps its position for automatic allocation. It costs O(ranges).
 func (s *State) Rebuild() (changed bool) {
 	former := s.guard
 	s.guard = pool.NewGuard(s.Config.PodCIDRs, s.Pods, s.Host)
@@ -166,10 +171,6 @@ func (s *State) Rebuild() (changed bool) {
 		pools = append(pools, made)
 	}
 	s.pools = pools
-	clear(s.outside)
-	for _, l := range s.leases.All() {
-		s.countOutside(l, 1)
-	}
 	for _, p := range protocols {
 		r := pool.NodePorts(s.Config.NodePorts.First, s.Config.NodePorts.Last)
 		if former := s.ports[p]; former != nil {

@@ -93,10 +93,10 @@ func (p *Pool) nothingToGive() (out []vip.Problem) {
 	return out
 }
 
-// Shrunk says that leased addresses of a pool are not in its ranges any more.
+// Shrunk says that services hold addresses of a pool that no pool has any more.
 func Shrunk(name string, addresses uint64) vip.Problem {
-	return vip.Problem{Code: CodeNotice, Hint: "add their range again, or delete or move their services",
-		Message: fmt.Sprintf("pool %q has shrunk: leased addresses outside of its ranges, which stay: %d", name, addresses)}
+	return vip.Problem{Code: CodeNotice, Hint: "add their range to a pool, or delete or move their services",
+		Message: fmt.Sprintf("pool %q has shrunk: addresses outside of its ranges, which their services keep: %d", name, addresses)}
 }
 
 // uselessExclude returns a notice if an exclude has no effect.

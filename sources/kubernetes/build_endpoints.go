@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -34,6 +33,7 @@ func (b *builder) groups(slicesOf []*discoveryv1.EndpointSlice) []group {
 		return cmp.Or(y.CreationTimestamp.Compare(x.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name))
 	})
 	var out []group
+	var portless string // a slice without a port of the Service
 	names := 0
 	for _, s := range slicesOf {
 		g := group{slice: s}
@@ -52,11 +52,14 @@ func (b *builder) groups(slicesOf []*discoveryv1.EndpointSlice) []group {
 		var serves bool
 		if g.numbers, serves = b.numbers(s.Ports); serves {
 			out = append(out, g)
-			continue
+		} else if portless == "" || s.Name < portless {
+			portless = s.Name
 		}
-		b.warn(vip.CodeInvalid, bracket("endpointslices", s.Name)+".ports",
+	}
+	if portless != "" {
+		b.warn(vip.CodeInvalid, bracket("endpointslices", portless)+".ports",
 			"give them the names and protocols of spec.ports; a targetPort that is a name needs a containerPort of this name",
-			"none is a port of the Service; %s left out", text.Plural(len(s.Endpoints), "endpoint"))
+			"none is a port of the Service; its endpoints are left out")
 	}
 	if names > 0 {
 		b.warn(vip.CodeUnsupported, "endpoints", "use endpoints with addresses", "%d are left out: they have names, which are not looked up", names)

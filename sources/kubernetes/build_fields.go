@@ -23,6 +23,10 @@ import (
 func (b *builder) read() {
 	s := &b.s.Spec
 	b.draft = spec.Service{Name: b.s.Name, Namespace: b.o.NamespacePrefix + b.s.Namespace, Pool: b.o.Pool}
+	if vip.CheckLabel(b.draft.Namespace) != nil && vip.CheckLabel(b.s.Namespace) == nil {
+		b.draft.Namespace = b.s.Namespace
+		b.bad("metadata.namespace", vip.Problem{Message: fmt.Sprintf("is too long with the namespace_prefix %q", b.o.NamespacePrefix), Hint: "shorten the source's namespace_prefix"})
+	}
 	b.readLabels()
 	for _, family := range s.IPFamilies {
 		b.draft.Families = append(b.draft.Families, string(family))

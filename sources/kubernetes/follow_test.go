@@ -293,6 +293,42 @@ func TestNamespacePrefix(t *testing.T) {
 			t.Errorf("%+v", problems)
 		}
 	})
+	bubble.Test(t, func(t *testing.T) {
+		b := small().start(t, func(o *Options) { o.NamespacePrefix = strings.Repeat("e", 60) })
+		synctest.Wait()
+		_, problems := b.out.is()
+		expect.Len(t, problems, 2, "problems of a prefix that is too long")
+		for _, p := range problems {
+			expect.Contains(t, p.Message, "is too long with the namespace_prefix")
+		}
+	})
+}
+
+// A server that fails to list the nodes for a moment does not make a start forget their weights.
+func TestNodeWeightsAtAStart(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := small()
+		n := nodeNamed("n1", "10.1.0.0/24")
+		n.Annotations = map[string]string{annotationPrefix + "weight": "0"}
+		c.put(n)
+		c.set(true, func() {
+			c.refuse = func(request string) *http.Response {
+				if strings.Contains(request, "nodes") {
+					return refusal(http.StatusInternalServerError)
+				}
+				return nil
+			}
+		})
+		b := c.start(t, func(o *Options) { o.Node = "lb1" })
+		b.after(time.Second)
+		b.says("without nodes", "")
+		b.set(false, func() { b.refuse = nil })
+		b.after(15 * time.Second)
+		b.says("with nodes", smallIs)
+		for _, backend := range b.out.services[vip.ServiceKey{Namespace: "shop", Name: "web"}].Backends {
+			expect.Equal(t, backend.Weight, 0, "the weight")
+		}
+	})
 }
 
 // Backends have the weight of their node. A change of a node changes the services with backends on it.

@@ -24,7 +24,7 @@ type kind struct {
 	resource string
 	labels   string         // only objects with matching labels
 	required bool           // nothing is published before they are read
-	awaited  bool           // not required, but nothing is published before the first attempt to read them
+	awaited  bool           // not required, but nothing is published before they are read, are refused, or fail for some time
 	whole    bool           // objects that are missing from a new list cause a full list
 	missing  string         // the effect of a failure, for a kind that is not required
 	one      object         // an object of this type

@@ -50,7 +50,10 @@ func (r *run) published() {
 
 // readAllOnce reports whether all input of services has been read in this run.
 func (r *run) readAllOnce() bool {
-	return !slices.ContainsFunc(r.streams, func(s *stream) bool { return s.required && !s.listed || s.awaited && !s.listed && s.err == nil })
+	return !slices.ContainsFunc(r.streams, func(s *stream) bool {
+		failed := s.err != nil && (s.refused() || time.Since(s.since) >= r.o.timing.gracePeriod)
+		return !s.listed && (s.required || s.awaited && !failed)
+	})
 }
 
 // build builds the services that may have changed.
@@ -146,6 +149,9 @@ func (r *run) problems() []vip.Problem {
 	return out
 }
 
+// refused reports whether the server has answered that the objects can't be read.
+func (s *stream) refused() bool { return apierrors.IsForbidden(s.err) || apierrors.IsNotFound(s.err) }
+
 // look returns why the source can't be followed, if a failure has lasted for some time. It also
 // records the problems with streams that are not required. The wait is needed because a server that
 // has just started may refuse requests that it allows a moment later.
@@ -155,7 +161,7 @@ func (r *run) look() (again time.Duration, err error) {
 		if s.err == nil {
 			continue
 		}
-		refused := apierrors.IsForbidden(s.err) || apierrors.IsNotFound(s.err)
+		refused := s.refused()
 		until := s.since.Add(r.o.timing.gracePeriod)
 		if !s.required && !refused && until.Before(r.back.Add(2*r.o.timing.maxBackoff)) {
 			until = r.back.Add(2 * r.o.timing.maxBackoff) // after an outage streams recover in any order

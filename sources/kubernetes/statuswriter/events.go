@@ -90,7 +90,7 @@ func (w *Writer) wrong(key vip.ServiceKey, s *situation) (out []announcement) {
 		out = append(out, announcement{warning: true, reason: reasonOfSource(&p), message: messageOf(&p)})
 	}
 	if row, _, there := w.o.Services.Get(w.o.Prefix.Name(key)); there && row.Source != w.o.Source {
-		p := vip.Problem{Message: fmt.Sprintf("source %q has a service of this name", row.Source), Hint: "rename one of them"}
+		p := vip.Problem{Message: fmt.Sprintf("source %q has a service of this name", row.Source), Hint: "rename one of them, or set namespace_prefix of a source"}
 		return append(out, announcement{warning: true, reason: ReasonConflict, message: messageOf(&p)})
 	} else if !there {
 		return out

@@ -377,7 +377,7 @@ func TestVIPsOfOtherSourcesAreNotTold(t *testing.T) {
 		h.services.Set(vip.Service{Key: Prefix(prefix).Name(key), Source: "static"})
 		settle(time.Minute)
 		expect.SameList(t, api.take(), []string{postEvent}, "requests")
-		expect.SameList(t, api.events(), []string{`Warning Conflict: source "static" has a service of this name (hint: rename one of them) x1`}, "events")
+		expect.SameList(t, api.events(), []string{`Warning Conflict: source "static" has a service of this name (hint: rename one of them, or set namespace_prefix of a source) x1`}, "events")
 	})
 }
 
