@@ -11,6 +11,7 @@ package dns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -34,6 +35,7 @@ const (
 	minBackoff = time.Second
 	pace       = 100 * time.Millisecond // the shortest time between two batches of changes
 	maxNamed   = 5                      // names without an answer that are problems of one service
+	patience   = 10 * time.Second       // how long the first list waits for names without an answer
 )
 
 // Options are the dependencies of a Source.
@@ -65,12 +67,15 @@ type entry struct {
 	backends []backend
 	pools    []spec.Pool // that service was built with
 	service  vip.Service
+	former   vip.Service   // of the last run of the agent, for settings that it can't be built with
 	used     bool          // service is the sink's row, or is about to be
 	failures []vip.Problem // of the last lookup
 	problems []vip.Problem // failures, and those of the last build
 	tried    bool          // in this run
 	lost     error         // why no server has answered the last lookup
 }
+
+var errNotAsked = errors.New("no answer yet")
 
 // New returns a source that sends no query before Run.
 func New(o Options) *Source {
@@ -96,14 +101,15 @@ func (s *Source) ShrinkGuard() time.Duration { return time.Duration(s.o.ShrinkGu
 // Run implements sources.Source. Servers that don't answer are not an error: the source is stale until one does.
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	s.once.Do(s.restore)
-	r := &run{Source: s, waiting: len(s.entries)}
+	r := &run{Source: s}
 	r.publisher = publish.New(r.round, &r.mu, out, pace)
 	running, inner := parallel.NewGroup(ctx)
 	for _, e := range s.entries {
-		e.tried = false
+		e.tried, e.lost = false, errNotAsked
 		running.Run(inner, func(ctx context.Context) { r.follow(ctx, e) })
 	}
 	running.Run(inner, r.publisher.Run)
+	running.Run(inner, r.waitNoLonger)
 	if err := running.Wait(); err != nil {
 		return err
 	}
@@ -112,12 +118,13 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 
 // restore takes the backends of the last run of the agent.
 func (s *Source) restore() {
-	prior := map[vip.ServiceKey][]vip.Backend{}
+	prior := map[vip.ServiceKey]vip.Service{}
 	for _, service := range s.o.Prior() {
-		prior[service.Key] = service.Backends
+		prior[service.Key] = service
 	}
 	for _, e := range s.entries {
-		for _, b := range prior[e.plain.Key] {
+		e.former = prior[e.plain.Key]
+		for _, b := range e.former.Backends {
 			e.prior = append(e.prior, backend{b.Address, b.Port, int(b.Weight), b.Backup})
 		}
 		e.backends = e.prior
@@ -130,7 +137,7 @@ type run struct {
 	publisher *publish.Publisher
 
 	mu        sync.Mutex
-	waiting   int // entries that were not tried
+	waited    bool // long enough for entries that were not tried
 	published bool
 	dirty     []*entry // with another service since the last round
 	reworded  bool
@@ -148,24 +155,41 @@ func (r *run) follow(ctx context.Context, e *entry) {
 		}
 		r.take(e, &l, pools)
 		pause := max(interval, time.Duration(l.ttl)*time.Second)
-		if pause += rand.N(pause/10 + 1); len(l.failures) > 0 {
-			pause = min(pause, wait.Next())
-		} else {
+		if len(l.failures) > 0 {
+			pause = interval
+		}
+		if pause += rand.N(pause/10 + 1); l.answered {
 			wait.Reset()
+		} else {
+			pause = min(pause, wait.Next())
 		}
 		backoff.Sleep(ctx, pause)
 	}
+}
+
+// waitNoLonger publishes the first list without the names that no server has answered in time. Their services have the backends
+// of the last run of the agent.
+func (r *run) waitNoLonger(ctx context.Context) {
+	if !backoff.Sleep(ctx, patience) {
+		return
+	}
+	pools := r.o.Pools()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waited = true
+	for _, e := range r.entries {
+		if !e.tried && len(e.backends) > 0 {
+			e.problems, r.reworded = r.build(e, pools), true
+		}
+	}
+	r.publisher.Wake()
 }
 
 // take updates the state of a service from a lookup.
 func (r *run) take(e *entry, l *lookup, pools []spec.Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !e.tried {
-		e.tried = true
-		r.waiting--
-	}
-	e.lost = nil
+	e.tried, e.lost = true, nil
 	if !l.answered {
 		e.lost = fmt.Errorf("%s: %w", l.failures[0].name, l.failures[0].err)
 	}
@@ -222,15 +246,18 @@ func (r *run) build(e *entry, pools []spec.Pool) (problems []vip.Problem) {
 	if more > 0 {
 		problems = append(problems, e.problem(fmt.Sprintf("%d addresses more are left out", more)))
 	}
-	if len(rest) == 0 {
+	switch {
+	case len(rest) == 0:
 		e.service, e.used = built, true
+	case !e.used && e.former.Key == e.plain.Key:
+		e.service, e.used = e.former, true
 	}
 	return append(problems, rest...)
 }
 
 // round is what has changed since the last round. The caller holds mu.
 func (r *run) round() publish.Round {
-	if r.waiting > 0 { // for the first answers
+	if !r.published && !r.waited && slices.ContainsFunc(r.entries, func(e *entry) bool { return !e.tried }) {
 		return publish.Round{Incomplete: true}
 	}
 	round := publish.Round{Err: r.unreadable(), Reworded: r.reworded}

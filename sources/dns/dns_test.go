@@ -14,6 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -76,6 +77,9 @@ func (r *recorder) Fresh()                   { r.call("fresh", nil, nil) }
 type zone struct {
 	sync.Mutex
 	records map[string]string
+	lame    bool   // it asks no other server
+	broken  string // a question that fails
+	slow    string // a question that takes an hour
 	rcode   int
 	err     error
 	asked   map[string]int
@@ -95,10 +99,15 @@ func (z *zone) change(do func(z *zone)) {
 	do(z)
 }
 
-func (z *zone) exchange(_ context.Context, q *dns.Msg, network, _ string) (*dns.Msg, error) {
+func (z *zone) exchange(ctx context.Context, q *dns.Msg, _ string) (*dns.Msg, error) {
 	z.Lock()
 	defer z.Unlock()
 	question := q.Question[0].Name + " " + dns.TypeToString[q.Question[0].Qtype]
+	if z.slow == question {
+		z.Unlock()
+		backoff.Sleep(ctx, time.Hour)
+		z.Lock()
+	}
 	if z.asked == nil {
 		z.asked = map[string]int{}
 	}
@@ -110,10 +119,13 @@ func (z *zone) exchange(_ context.Context, q *dns.Msg, network, _ string) (*dns.
 		return nil, z.err
 	case z.rcode != 0:
 		return reply.SetRcode(q, z.rcode), nil
+	case z.broken == question:
+		return reply.SetRcode(q, dns.RcodeServerFailure), nil
 	case !known:
 		return reply.SetRcode(q, dns.RcodeNameError), nil
 	}
 	reply.SetReply(q)
+	reply.RecursionAvailable = !z.lame
 	for line := range strings.Lines(text) {
 		record, err := dns.NewRR(strings.TrimSpace(line))
 		if err != nil {
@@ -184,6 +196,8 @@ func TestFollowsNames(t *testing.T) {
 		{"another address", func(z *zone) { z.set("db.example.com. A", "db.example.com. 30 A 10.0.0.8") }, "put db=10.0.0.8*1,2001:db8::9*1"},
 		{"one family less", func(z *zone) { z.set("db.example.com. AAAA", "") }, "put db=10.0.0.8*1"},
 		{"no record", func(z *zone) { z.set("db.example.com. A", "") }, fails("db.example.com", "the name has no A record, the name has no AAAA record")},
+		{"no record, and no recursion", func(z *zone) { z.lame = true }, "problems | "},
+		{"no name", func(z *zone) { z.lame = false }, fails("db.example.com", "the name has no A record, the name has no AAAA record")},
 		{"no name", func(z *zone) { delete(z.records, "db.example.com. A"); delete(z.records, "db.example.com. AAAA") }, fails("db.example.com", "the name does not exist (NXDOMAIN)")},
 		{"a loop", func(z *zone) {
 			loop := "db.example.com. 30 CNAME x.example.com.\nx.example.com. 30 CNAME db.example.com."
@@ -225,7 +239,7 @@ func TestFollowsNames(t *testing.T) {
 
 // A name is asked for again when its records expire, but not more often than the interval, and at least once an hour.
 func TestTimesOfValidity(t *testing.T) {
-	for ttl, want := range map[string][2]int{"0": {1309, 1441}, "20": {654, 721}, "600": {21, 25}, "2147483647": {4, 5}, "2147483648": {1309, 1441}} {
+	for ttl, want := range map[string][2]int{"0": {1309, 1441}, "20": {654, 721}, "600": {21, 25}, "2147483647": {4, 5}, "4294967295": {4, 5}} {
 		bubble.Run(t, ttl, func(t *testing.T) {
 			z := newZone()
 			z.set("db.example.com. A", "db.example.com. "+ttl+" A 10.0.0.9")
@@ -249,7 +263,7 @@ func TestStartWithoutAnswers(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		z, out := newZone(), &recorder{}
 		z.err = errors.New("refused")
-		delete(z.records, "b.example.com. A")
+		z.broken = "b.example.com. A"
 		o := options(z, prior)
 		o.Services = o.Services[:1]
 		scope.Go(t, func(ctx context.Context) error { return New(o).Run(ctx, out) })
@@ -259,40 +273,62 @@ func TestStartWithoutAnswers(t *testing.T) {
 		time.Sleep(time.Minute)
 		got := out.take()
 		expect.True(t, strings.HasPrefix(got, "replace "+webIs+" | SRV records"), "one target without an answer: %s", got)
-		z.change(func(z *zone) { z.set("b.example.com. A", "b.example.com. 30 A 10.0.0.4") })
+		z.change(func(z *zone) { z.broken, z.records["b.example.com. A"] = "", "b.example.com. 30 A 10.0.0.4" })
 		time.Sleep(time.Minute)
 		expect.True(t, strings.HasPrefix(out.take(), "put web=10.0.0.1:8080*5,10.0.0.1:8081*1,10.0.0.4:8080*7b"), "all answered")
 	})
+	bubble.Test(t, func(t *testing.T) {
+		z, out := newZone(), &recorder{}
+		z.broken = "a.example.com. A"
+		scope.Go(t, func(ctx context.Context) error { return New(options(z, prior)).Run(ctx, out) })
+		time.Sleep(time.Minute)
+		got := out.take()
+		expect.True(t, strings.HasPrefix(got, "replace "+dbIs+" web=10.0.0.1:8080*9,10.0.0.2:8080*7b |"), "the primary without an answer: %s", got)
+		z.change(func(z *zone) { z.set(srvName, "_http._tcp.example.com. 30 SRV 10 5 8080 a.example.com.") })
+		time.Sleep(time.Minute)
+		expect.Equal(t, out.take(), "put web=10.0.0.1:8080*9", "a target that was answered once, and is gone")
+	})
+	bubble.Test(t, func(t *testing.T) {
+		z, out := newZone(), &recorder{}
+		z.slow = srvName
+		scope.Go(t, func(ctx context.Context) error { return New(options(z, prior)).Run(ctx, out) })
+		time.Sleep(time.Minute)
+		expect.Equal(t, out.take(), "replace "+dbIs+" web=10.0.0.1:8080*9,10.0.0.2:8080*7b", "a name that takes long")
+	})
+	bubble.Test(t, func(t *testing.T) {
+		z, out := newZone(), &recorder{}
+		o := options(z, prior)
+		o.Services[0].SlowStart = new(spec.Duration(-1)) // as if the limits of a service were lower than before
+		scope.Go(t, func(ctx context.Context) error { return New(o).Run(ctx, out) })
+		time.Sleep(time.Minute)
+		got := out.take()
+		expect.True(t, strings.HasPrefix(got, "replace "+dbIs+" web=10.0.0.1:8080*9,10.0.0.2:8080*7b |"), "a service that can't be built any more: %s", got)
+	})
 }
 
-// An answer that is too long for UDP comes by TCP. The second server is asked if the first one does not answer.
+// The second server is asked if the first one does not answer.
 func TestRealServers(t *testing.T) {
-	packets := must.Get(net.ListenPacket("udp", "127.0.0.1:0"))(t)
-	listener := must.Get(net.Listen("tcp", packets.LocalAddr().String()))(t)
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		reply := new(dns.Msg).SetReply(q)
 		for i := range 3000 {
 			reply.Answer = append(reply.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IPv4(10, 1, byte(i>>8), byte(i))})
 		}
 		reply.Compress = true
-		if w.LocalAddr().Network() == "udp" {
-			reply.Truncate(dns.MinMsgSize)
-		}
 		_ = w.WriteMsg(reply)
 	})
-	for _, server := range []*dns.Server{{PacketConn: packets, Handler: handler}, {Listener: listener, Handler: handler}} {
-		go func() { _ = server.ActivateAndServe() }()
-		t.Cleanup(func() { _ = server.Shutdown() })
-	}
-	silent := must.Get(net.ListenPacket("udp", "127.0.0.1:0"))(t)
-	closed := silent.LocalAddr().String()
-	must.Succeed(t, silent.Close())
-	r := &resolver{servers: []string{closed, packets.LocalAddr().String()}, exchange: overNetwork, slots: make(chan struct{}, 1)}
+	server := &dns.Server{Listener: listener, Handler: handler}
+	go func() { _ = server.ActivateAndServe() }()
+	t.Cleanup(func() { _ = server.Shutdown() })
+	ended := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	closed := ended.Addr().String()
+	must.Succeed(t, ended.Close())
+	r := &resolver{servers: []string{closed, listener.Addr().String()}, exchange: overNetwork, slots: make(chan struct{}, 1)}
 	records, ttl, err := r.records(t.Context(), "many.example.com", dns.TypeA)
 	if err != nil || len(records) != 3000 || ttl != 60 {
 		t.Errorf("%d records for %d s, %v", len(records), ttl, err)
 	}
 	r.servers = r.servers[:1]
 	_, _, err = r.records(t.Context(), "many.example.com", dns.TypeA)
-	expect.Equal(t, fmt.Sprint(err), closed+": read: connection refused", "error without a port that changes")
+	expect.Equal(t, fmt.Sprint(err), closed+": connect: connection refused", "error without a port that changes")
 }

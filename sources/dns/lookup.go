@@ -16,8 +16,10 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// maxTargets is the largest number of SRV records of one name.
-const maxTargets = 1000
+const (
+	maxTargets = 1000 // SRV records of one name
+	maxLookups = 8    // names of one service that are asked for at a time
+)
 
 // backend is a backend as the records state it.
 type backend struct {
@@ -42,13 +44,17 @@ type failure struct {
 }
 
 func (l *lookup) fail(name string, err error) {
-	_, absent := errors.AsType[absence](err)
-	l.answered = l.answered || absent
+	l.answered = l.answered || isAbsence(err)
 	l.failures = append(l.failures, failure{name, err})
 }
 
-// lookup asks for the backends of a service. A name without an answer has the last good one, and those of the last run of the
-// agent stay until each name was answered once.
+func isAbsence(err error) bool {
+	_, is := errors.AsType[absence](err)
+	return is
+}
+
+// lookup asks for the backends of a service. A name without an answer has the last good one. The backends of the last run of the
+// agent stay until a name has them, or no name is without an answer of a server.
 func (e *entry) lookup(ctx context.Context, ask *resolver, pools []spec.Pool) (l lookup) {
 	l.ttl = maxTTL
 	targets := []*dns.SRV{{Target: e.Host}}
@@ -64,14 +70,18 @@ func (e *entry) lookup(ctx context.Context, ask *resolver, pools []spec.Pool) (l
 		l.answered, l.ttl = true, min(l.ttl, ttl)
 	}
 	kinds := e.kinds(pools)
-	found := make([]addresses, len(targets))
+	found := map[string]*addresses{}
 	queries, inner := parallel.NewGroup(ctx)
-	queries.SetLimit(maxQueries)
-	for i, target := range targets {
-		queries.Go(func() error {
-			found[i] = ask.addresses(inner, target.Target, kinds)
-			return nil
-		})
+	queries.SetLimit(maxLookups)
+	for _, target := range targets {
+		if name := target.Target; found[name] == nil {
+			answer := new(addresses)
+			found[name] = answer
+			queries.Go(func() error {
+				*answer = ask.addresses(inner, name, kinds)
+				return nil
+			})
+		}
 	}
 	if err := queries.Wait(); err != nil {
 		l.fail(targets[0].Target, err)
@@ -79,19 +89,23 @@ func (e *entry) lookup(ctx context.Context, ask *resolver, pools []spec.Pool) (l
 	}
 	known := map[string][]netip.Addr{}
 	var all []backend
-	var last uint16 // the priority of the backends that are no backups
-	for i, target := range targets {
-		addrs := found[i].addrs
-		if err := found[i].err; err != nil {
-			l.fail(target.Target, err)
-			addrs = e.known[target.Target]
-		} else {
-			l.answered, l.ttl = true, min(l.ttl, found[i].ttl)
+	last := targets[0].Priority // of the backends that are no backups: the lowest one of a target with an address
+	had := slices.ContainsFunc(e.prior, func(b backend) bool { return !b.backup })
+	for _, target := range targets {
+		addrs, seen := known[target.Target]
+		if answer := found[target.Target]; !seen {
+			if addrs = answer.addrs; answer.err != nil {
+				l.fail(target.Target, answer.err)
+				addrs = e.known[target.Target]
+			} else {
+				l.answered, l.ttl = true, min(l.ttl, answer.ttl)
+			}
+			known[target.Target] = addrs
 		}
 		if len(addrs) == 0 {
 			continue
 		}
-		if known[target.Target] = addrs; len(all) == 0 {
+		if len(all) == 0 && !had {
 			last = target.Priority
 		}
 		for _, addr := range addrs {
@@ -107,16 +121,25 @@ func (e *entry) lookup(ctx context.Context, ask *resolver, pools []spec.Pool) (l
 		}
 	}
 	e.known = known
-	if len(l.failures) == 0 {
-		e.prior = nil
+	all = distinct(all)
+	var prior []backend
+	if slices.ContainsFunc(l.failures, func(f failure) bool { return !isAbsence(f.err) }) {
+		for _, b := range e.prior {
+			if _, has := slices.BinarySearchFunc(all, b, server); !has {
+				prior = append(prior, b)
+			}
+		}
 	}
-	l.backends = distinct(append(all, e.prior...))
+	e.prior = prior
+	l.backends = distinct(append(all, prior...))
 	return l
 }
 
+// server compares what backends are.
+func server(a, b backend) int { return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.port, b.port)) }
+
 // distinct returns the backends in the order of their addresses, and the first one of each server.
 func distinct(all []backend) []backend {
-	server := func(a, b backend) int { return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.port, b.port)) }
 	slices.SortStableFunc(all, server)
 	return slices.CompactFunc(all, func(a, b backend) bool { return server(a, b) == 0 })
 }
@@ -126,6 +149,7 @@ func targetsOf(records []dns.RR) ([]*dns.SRV, error) {
 	var out []*dns.SRV
 	for _, record := range records {
 		if srv := record.(*dns.SRV); srv.Target != "." {
+			srv.Target = dns.CanonicalName(srv.Target)
 			out = append(out, srv)
 		}
 	}
@@ -138,9 +162,6 @@ func targetsOf(records []dns.RR) ([]*dns.SRV, error) {
 	slices.SortFunc(out, func(a, b *dns.SRV) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(b.Weight, a.Weight), cmp.Compare(a.Target, b.Target), cmp.Compare(a.Port, b.Port))
 	})
-	for _, srv := range out {
-		srv.Target = dns.CanonicalName(srv.Target)
-	}
 	return out, nil
 }
 

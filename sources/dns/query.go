@@ -26,12 +26,13 @@ type absence string
 
 func (a absence) Error() string { return string(a) }
 
-// exchange sends a query to a server by "udp" or "tcp".
-type exchange func(ctx context.Context, query *dns.Msg, network, server string) (*dns.Msg, error)
+// exchange sends a query to a server.
+type exchange func(ctx context.Context, query *dns.Msg, server string) (*dns.Msg, error)
 
-// overNetwork is the exchange with real servers. It ends with ctx.
-func overNetwork(ctx context.Context, query *dns.Msg, network, server string) (*dns.Msg, error) {
-	client := &dns.Client{Net: network, Timeout: timeout}
+// overNetwork is the exchange with real servers, which ends with ctx. It uses TCP, because Consul and others answer a query
+// over UDP with a part of the records, without a word.
+func overNetwork(ctx context.Context, query *dns.Msg, server string) (*dns.Msg, error) {
+	client := &dns.Client{Net: "tcp", Timeout: timeout}
 	conn, err := client.DialContext(ctx, server)
 	if err != nil {
 		return nil, err
@@ -83,15 +84,11 @@ func (r *resolver) records(ctx context.Context, name string, kind uint16) ([]dns
 	return nil, 0, err
 }
 
-// ask sends a query to a server, by TCP if the answer is too long for UDP. The error has no text that changes from one attempt
-// to the next.
+// ask sends a query to a server. The error has no text that changes from one attempt to the next.
 func (r *resolver) ask(ctx context.Context, name string, kind uint16, server string) (*dns.Msg, error) {
 	query := new(dns.Msg)
 	query.SetQuestion(dns.Fqdn(name), kind)
-	reply, err := r.exchange(ctx, query, "udp", server)
-	if err == nil && reply.Truncated {
-		reply, err = r.exchange(ctx, query, "tcp", server)
-	}
+	reply, err := r.exchange(ctx, query, server)
 	switch failed, timed := errors.AsType[net.Error](err); {
 	case timed && failed.Timeout():
 		return nil, fmt.Errorf("%s does not answer within %s", server, timeout)
@@ -104,6 +101,8 @@ func (r *resolver) ask(ctx context.Context, name string, kind uint16, server str
 		return nil, fmt.Errorf("%s: the answer is not one to the question", server)
 	case reply.Rcode != dns.RcodeSuccess && reply.Rcode != dns.RcodeNameError:
 		return nil, fmt.Errorf("%s answers %s", server, dns.RcodeToString[reply.Rcode])
+	case reply.Rcode == dns.RcodeSuccess && len(reply.Answer) == 0 && !reply.Authoritative && !reply.RecursionAvailable:
+		return nil, fmt.Errorf("%s does not know the name, and asks no other server", server)
 	}
 	return reply, nil
 }
@@ -113,7 +112,7 @@ func answerOf(reply *dns.Msg, name string, kind uint16) (found []dns.RR, ttl uin
 	if reply.Rcode == dns.RcodeNameError {
 		return nil, 0, absence("the name does not exist (NXDOMAIN)")
 	}
-	ttl = 1<<31 - 1
+	ttl = maxTTL
 	owner := dns.CanonicalName(name)
 	for range maxAliases {
 		alias := ""
@@ -124,10 +123,10 @@ func answerOf(reply *dns.Msg, name string, kind uint16) (found []dns.RR, ttl uin
 			}
 			if to, is := record.(*dns.CNAME); is && header.Rrtype != kind {
 				alias = dns.CanonicalName(to.Target)
-				ttl = min(ttl, seconds(header.Ttl))
+				ttl = min(ttl, header.Ttl)
 			} else if header.Rrtype == kind {
 				found = append(found, record)
-				ttl = min(ttl, seconds(header.Ttl))
+				ttl = min(ttl, header.Ttl)
 			}
 		}
 		switch {
@@ -139,12 +138,4 @@ func answerOf(reply *dns.Msg, name string, kind uint16) (found []dns.RR, ttl uin
 		owner = alias
 	}
 	return nil, 0, absence(fmt.Sprintf("the name leads to more than %d others (CNAME)", maxAliases))
-}
-
-// seconds returns a time of validity. With the highest bit it counts as none (RFC 2181, section 8).
-func seconds(ttl uint32) uint32 {
-	if ttl >= 1<<31 {
-		return 0
-	}
-	return ttl
 }

@@ -59,6 +59,7 @@ type Options struct {
 // Source implements sources.Source.
 type Source struct {
 	o      Options
+	place  string // the URL without its query, which may have a secret
 	client *http.Client
 	last   map[vip.ServiceKey]vip.Service // in effect; nil: those of the last run of the agent
 	// The answer that was published.
@@ -69,7 +70,8 @@ type Source struct {
 
 // New returns a source that sends no request before Run.
 func New(o Options) *Source {
-	s := &Source{o: o}
+	place, _, _ := strings.Cut(o.URL, "?")
+	s := &Source{o: o, place: place}
 	if s.o.transport == nil {
 		dialer := &net.Dialer{Timeout: dialTimeout}
 		s.o.transport = &http.Transport{DialContext: dialer.DialContext, MaxResponseHeaderBytes: maxHeader, IdleConnTimeout: 90 * time.Second,
@@ -117,7 +119,7 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 			return ctx.Err()
 		case err != nil:
 			stale = true
-			out.Stale(fmt.Errorf("%s: %w", s.o.URL, err))
+			out.Stale(fmt.Errorf("%s: %w", s.place, err))
 			pause = wait.Next()
 		case services != nil:
 			wait.Reset()
@@ -164,8 +166,10 @@ func (s *Source) get(ctx context.Context) (body []byte, etag string, err error) 
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	defer func() {
-		if errors.Is(err, context.DeadlineExceeded) {
+		if err != nil && ctx.Err() != nil {
 			err = fmt.Errorf("no complete answer within %s", timeout)
+		} else if call, is := errors.AsType[*net.OpError](err); is {
+			err = call.Err // without the port of this host, which changes
 		} else if request, is := errors.AsType[*url.Error](err); is {
 			err = request.Err
 		}

@@ -131,7 +131,7 @@ func (spaces) Read(p []byte) (int, error) {
 
 func options(transport http.RoundTripper, prior ...vip.Service) Options {
 	c := NewConfig()
-	c.URL, c.ServiceNamespace = "https://cmdb.example/services", "shop"
+	c.URL, c.ServiceNamespace = "https://cmdb.example/services?sig=secret", "shop"
 	return Options{Config: *c, Name: "http", Pools: func() []spec.Pool { return nil }, Prior: func() []vip.Service { return prior }, transport: transport}
 }
 
@@ -160,6 +160,10 @@ func TestFollowsADocument(t *testing.T) {
 		{"a mistake", page{body: list(other, broken)},
 			both + " | " + at + `: service "shop/web": services[1].ports[0].port: `},
 		{"a service without a name, that may be any", page{body: list(`{"ports": [{"port": 80}]}`)}, both + " | " + at + `: service "services[0]": services[0].name: `},
+		{"a key that may be the namespace", page{body: list(good, `{"name": "db", "namespce": "data", "ports": [{"port": 5432}]}`)},
+			both + " | " + at + `: service "shop/db": services[1].namespce: unknown key`},
+		{"no namespace that can be", page{body: list(good, `{"name": "db", "namespace": 5, "ports": [{"port": 5432}]}`)},
+			both + " | " + at + `: service "shop/db": services[1].namespace: `},
 		{"a name that comes twice", page{body: list(good, other, `{"name": "web", "ports": [{"port": 81}]}`)},
 			both + " | " + at + `: service "shop/web": services[2].name: "shop/web" is the name of the service at ` + at},
 		{"a page for people", page{kind: "text/html; charset=utf-8", body: "<html>"}, "stale " + at + `: answers with the content type "text/html; charset=utf-8": services are application/json`},

@@ -20,7 +20,7 @@ import (
 type document struct {
 	services map[vip.ServiceKey]vip.Service // valid ones
 	refused  map[vip.ServiceKey]struct{}    // with a usable name, and mistakes
-	nameless bool                           // a service has no usable name, so a missing one may be in the document
+	nameless bool                           // a service has no usable name or namespace, so a missing one may be in the document
 	problems vip.Problems
 }
 
@@ -68,18 +68,19 @@ func (s *Source) before() map[vip.ServiceKey]vip.Service {
 func (s *Source) service(d *document, index int, raw []byte, pools []spec.Pool, before map[vip.ServiceKey]vip.Service) {
 	place := strict.Index("services", index)
 	written, problems := spec.DecodeJSON(raw)
+	unsure := written.Namespace == "" && slices.ContainsFunc(problems, func(p vip.Problem) bool { return p.Field == "namespace" || p.Code == vip.CodeUnknownKey })
 	written.Namespace, written.Pool = cmp.Or(written.Namespace, s.o.ServiceNamespace), cmp.Or(written.Pool, s.o.Pool)
-	built, problems := written.BuildIn(pools, s.o.Name, s.o.URL, problems)
+	built, problems := written.BuildIn(pools, s.o.Name, s.place, problems)
 	_, twice := d.services[built.Key]
 	_, refused := d.refused[built.Key]
 	if twice || refused {
-		problems = append(problems, sources.Duplicate(built.Key, s.o.URL, s.o.URL))
+		problems = append(problems, sources.Duplicate(built.Key, s.place, s.place))
 	}
 	switch {
 	case len(problems) == 0:
 		d.services[built.Key] = built
 		return
-	case built.Key == (vip.ServiceKey{}):
+	case built.Key == (vip.ServiceKey{}) || unsure:
 		d.nameless = true
 	case !twice:
 		d.refused[built.Key] = struct{}{}
@@ -88,7 +89,7 @@ func (s *Source) service(d *document, index int, raw []byte, pools []spec.Pool, 
 		}
 	}
 	for _, p := range problems {
-		p.Place, p.Service = s.o.URL, cmp.Or(written.Title(), place) // a problem without a service is one of the whole document
+		p.Place, p.Service = s.place, cmp.Or(written.Title(), place) // a problem without a service is one of the whole document
 		p.Field = strings.TrimSuffix(place+"."+p.Field, ".")
 		d.problems.Add(p)
 	}
