@@ -370,7 +370,10 @@ func TestEvents(t *testing.T) {
 	peer := announce.Peer{PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: "lb2"}, State: "alive", Up: true}
 	b.Peers.Set(peer)
 	b.await(t, "up", func(e []event.Event) bool {
-		return e[len(e)-1].Kind == eventPeerUp || e[len(e)-1].Kind == eventWithdrawn
+		has := func(kind string) bool {
+			return slices.ContainsFunc(e, func(x event.Event) bool { return x.Kind == kind })
+		}
+		return has(eventPeerUp) && has(eventWithdrawn)
 	})
 	peer.Up, peer.State, peer.Reason = false, "dead", "no heartbeat within 300ms"
 	b.Peers.Set(peer)
