@@ -349,7 +349,6 @@ func TestEvents(t *testing.T) {
 	b := newBench(t, false, pair)
 	var told atomic.Int64
 	b.Events.Follow(func(event.Event) { told.Add(1) })
-	scope.Go(t, b.followResults)
 	var rows []announce.Announcement
 	for i := range 30 {
 		rows = append(rows, announce.Announcement{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(64 + i)}), Mode: announce.L2, Here: true, Why: "lb1: the only eligible host"})
@@ -361,6 +360,7 @@ func TestEvents(t *testing.T) {
 		b.Announced.Set(place(i))
 	}
 	b.Announcements.SetAll(rows)
+	scope.Go(t, b.followResults) // one round reads all of them, so they are one group
 	b.await(t, "announced", func(e []event.Event) bool {
 		return len(e) == event.MaxMany+1 && strings.Contains(e[event.MaxMany].Message, "10 more VIPs") && b.announced.Load() == 30
 	})
