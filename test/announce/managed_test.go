@@ -49,19 +49,17 @@ func manage(socket string, args []string) error {
 		return err
 	}
 	stored := []*os.File{}
-	read := func() { // until the program's notifications, which came before, are read
-		out, err := net.DialUnix("unixgram", nil, at)
-		if err != nil {
-			return
-		}
-		defer out.Close()
-		out.Write([]byte("end"))
+	ended := make(chan struct{})
+	go func() { // always: the kernel queues ten notifications, and blocks the one who sends the next one
 		b, oob := make([]byte, 4096), make([]byte, 1024)
 		for {
 			n, oobn, _, _, err := in.ReadMsgUnix(b, oob)
 			switch text := string(b[:n]); {
-			case err != nil || text == "end":
+			case err != nil:
+				close(ended)
 				return
+			case text == "end":
+				ended <- struct{}{}
 			case strings.Contains(text, "FDSTORE=1"):
 				messages, _ := unix.ParseSocketControlMessage(oob[:oobn])
 				for i := range messages {
@@ -76,6 +74,16 @@ func manage(socket string, args []string) error {
 				}
 				stored = nil
 			}
+		}
+	}()
+	read := func() { // until the notifications of the program, which has ended, are read
+		out, err := net.DialUnix("unixgram", nil, at)
+		if err != nil {
+			return
+		}
+		defer out.Close()
+		if _, err := out.Write([]byte("end")); err == nil {
+			<-ended
 		}
 	}
 	for {
