@@ -101,7 +101,7 @@ type PoolStatus struct {
 	UsedBy   map[string]uint64 // how much of Used each namespace has
 	Cooling  uint64
 	Reserved uint64 // and not held
-	Outside  uint64 // leased, and not in the ranges any more
+	Outside  uint64 // held, and in no pool any more
 	HeldOut  uint64 // part of Size that is not allocated because something else has it
 	// HeldOutRanges are these addresses and why; at most 256.
 	HeldOutRanges []HeldOut

@@ -11,7 +11,7 @@ var Kinds = []Kind{
 	{"vip_moved", "an operator moved or pinned a VIP"},
 	{"vip_move_ended", "a move has ended: its host failed, or an operator ended it"},
 	{"announce_peer_up", "a session with a router or heartbeats of a host began"},
-	{"announce_peer_down", "they ended"},
+	{"announce_peer_down", "a session with a router or heartbeats of a host ended"},
 
 	{"service_degraded", "a service has fewer backends than it should"},
 	{"service_down", "a service has no usable backend"},
@@ -46,7 +46,7 @@ var Kinds = []Kind{
 	{"address_reserved", "an operator reserved an address"},
 	{"reservation_released", "a reservation has ended"},
 	{"pool_alarm", "a pool has a problem, such as an overlap"},
-	{"pool_alarm_over", "the problem has ended"},
+	{"pool_alarm_over", "the problem of a pool has ended"},
 
 	{"node_lost", "a host that was present is silent"},
 	{"node_returned", "a lost host is back"},
@@ -64,10 +64,10 @@ var Kinds = []Kind{
 	{"source_recovered", "a source can be read again"},
 	{"source_sync_timeout", "the start no longer waits for a source"},
 	{"shrink_held", "most of a source disappeared at once and is kept for now"},
-	{"shrink_confirmed", "they are removed"},
+	{"shrink_confirmed", "services and backends that disappeared are removed"},
 
 	{"dataplane_error", "the dataplane can't be programmed"},
-	{"dataplane_recovered", "it can be programmed again"},
+	{"dataplane_recovered", "the dataplane can be programmed again"},
 	{"dataplane_contested", "another program keeps changing the dataplane"},
 	{"dataplane_calm", "the other program has stopped"},
 	{"dataplane_retired", "a replaced dataplane gets no new connections"},
@@ -80,8 +80,8 @@ var Kinds = []Kind{
 
 	{"dns_name_taken", "two services have one DNS name"},
 	{"dns_name_freed", "a service no longer contests a DNS name"},
-	{"dns_listener_failed", "queries can't be answered at an address"},
-	{"dns_listener_open", "they are answered again"},
+	{"dns_listener_failed", "DNS queries can't be answered at an address"},
+	{"dns_listener_open", "DNS queries are answered at an address again"},
 
 	{"config_reloaded", "the configuration was read again"},
 	{"config_refused", "a reload refused files"},

@@ -31,7 +31,7 @@ type State struct {
 	unreadableOf ipam.Holdings
 	// vanished are held leases that disappeared from the store, by service.
 	vanished map[vip.ServiceKey][]ipam.Lease
-	outside  map[string]uint64 // leases by pool of which the pool does not have the address any more
+	outside  map[string]uint64 // by pool: held addresses that no pool has any more
 
 	guard *pool.Guard
 	pools []*pool.Pool
