@@ -50,7 +50,7 @@ func (a *agent) apiDeps() api.Deps {
 		},
 		Nodes: nodes.Deps{List: a.nodes, Forget: a.forgetNode, Announcements: announced.Announcements, Announced: announced.Announced, Peers: announced.Peers,
 			Stale: a.announcing.Stale, Drains: a.announcing.Nodes.Drains, SetDrain: a.announcing.Nodes.SetDrain,
-			Moves: a.announcing.Nodes.Moves, SetMove: a.moveVIP, EndMove: a.announcing.Nodes.EndMove},
+			Moves: a.announcing.Nodes.Moves, SetMove: a.announcing.Nodes.SetMove, EndMove: a.announcing.Nodes.EndMove},
 		Addresses:   addresses.Deps{Leases: a.allocator.Leases(), Pools: a.allocator.Pools, Reservations: a.allocator, Zone: a.naming.Zone},
 		Snapshot:    func(ctx context.Context) (snapshot.Document, error) { return a.stores.Document(ctx, a.version) },
 		DebugTables: a.debugTables(),

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/fleet/membership"
@@ -99,14 +98,6 @@ func (a *agent) forgetNode(ctx context.Context, node string) error {
 		return server.Refuse(http.StatusConflict, v1.CodeConflict, "node "+node+" is in the configuration: this host has no fleet", "remove it from announce.peers, then: ironvip reload")
 	}
 	return fmt.Errorf("node %s is %w", node, roster.ErrUnknown)
-}
-
-// moveVIP moves a VIP. Hosts that don't read moves must not find them in the fleet's tree.
-func (a *agent) moveVIP(ctx context.Context, m announce.Move) error {
-	if a.stores.Roster != nil && a.stores.Roster.Format() < roster.Moves {
-		return server.Refuse(http.StatusConflict, v1.CodeConflict, "a host of the fleet runs a version that knows no moves of VIPs", "see ironvip node list, and upgrade all hosts; forget those that will not return")
-	}
-	return a.announcing.Nodes.SetMove(ctx, m)
 }
 
 // rereadPatience is how long a caller waits for a requested read of the store. It is less than the

@@ -142,7 +142,7 @@ func openFleet(cfg *configs.Config, db *store.DB, o Options) (*Stores, error) {
 		Folders: slices.Concat(fleetstore.Folders(), roster.Folders(), []string{rest.Folder, overrides.Folder, share.Folder, nodes.Folder, tokens.Folder})})
 	s := &Stores{Config: cfg, DB: db, o: o, ended: make(chan struct{}),
 		Tree: tree, Announce: nodes.Shared(tree), Tokens: registry.NewShared(tree, tokens.Folder, tokens.Check), Verdicts: share.Verdicts(tree)}
-	s.Roster = roster.New(tree, cfg.Node.Name, roster.Member{NoProbes: cfg.Dataplane.Role == configs.RoleRealServer, Format: roster.NewestFormat}, o.Log)
+	s.Roster = roster.New(tree, cfg.Node.Name, roster.Member{NoProbes: cfg.Dataplane.Role == configs.RoleRealServer}, o.Log)
 	s.Stores = snapshot.Stores{Leases: fleetstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree), Node: cfg.Node.Name}
 	if s.Pending, err = registry.NewJournal(s.States, store.NewBucket[overrides.Override](db, "pending states")); err != nil {
 		closeKV()

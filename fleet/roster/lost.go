@@ -31,7 +31,7 @@ type Lost struct {
 	VIPs  []netip.Addr `json:"vips,omitempty"`  // that it announced, as far as the leader knows: the first ones
 	Owned int          `json:"owned,omitempty"` // how many they were
 	// Format is the newest format of the tree that the host has read.
-	Format Format `json:"format,omitzero"`
+	Format int `json:"format,omitzero"`
 }
 
 // LostRow is a Lost with its key.

@@ -232,3 +232,19 @@ func TestLossOfManyHosts(t *testing.T) {
 		expect.Equal(t, rest[1].lost.Rows().Revision(), rev, "the rows change at rest")
 	})
 }
+
+// During an upgrade of the fleet, an older host keeps the format that a newer one has stated, also when
+// the newer one is lost.
+func TestFormatOfALaterRelease(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		old, later := join(t, kv, "old", Member{}), join(t, kv, "later", Member{Format: 3})
+		time.Sleep(time.Minute)
+		row, _, _ := old.Rows().Get(KeyOf("later"))
+		expect.Equal(t, row.Value.Format, 3, "format of a host that is present")
+		later.end()
+		time.Sleep(3 * time.Minute)
+		lost, _, _ := old.Lost().Get(KeyOf("later"))
+		expect.Equal(t, lost.Value.Format, 3, "format of a lost host")
+	})
+}

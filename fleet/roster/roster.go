@@ -34,8 +34,10 @@ func Folders() []string { return []string{Folder, LostFolder} }
 type Member struct {
 	// NoProbes states that the host runs no health checks.
 	NoProbes bool `json:"no_probes,omitempty"`
-	// Format is the newest format of the tree that the host reads.
-	Format Format `json:"format,omitzero"`
+	// Format is the newest format of the tree that the host reads. This release has 0. A release that
+	// stores a new field or a new kind of value has the next one, and writes it only once all hosts read
+	// it, lost ones included: a host keeps the former value of a key that it can't read.
+	Format int `json:"format,omitzero"`
 }
 
 // Row is a Member with its key.
