@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"math"
 	"net/netip"
 	"time"
 
@@ -152,7 +153,11 @@ type Pool struct {
 type Quota struct {
 	Namespace string `toml:"namespace"`
 	Addresses int    `toml:"addresses" values:"0..2147483647"` // over all pools
+	Services  int    `toml:"services" values:"0..2147483647"`
 }
+
+// Defaults implements strict.Defaulter.
+func (q *Quota) Defaults() { q.Addresses, q.Services = math.MaxInt32, math.MaxInt32 }
 
 // Defaults implements strict.Defaulter.
 func (p *Pool) Defaults() { p.AutoAssign = true }
@@ -207,7 +212,7 @@ func (c *Config) IPAMConfig() ipam.Config {
 		out.Pools = append(out.Pools, ipam.Pool{Name: p.Name, CIDRs: p.CIDRs, Exclude: p.Exclude, AutoAssign: p.AutoAssign, Namespaces: p.Namespaces})
 	}
 	for _, q := range c.Quotas {
-		out.Quotas = append(out.Quotas, ipam.Quota{Namespace: q.Namespace, Addresses: uint64(q.Addresses)})
+		out.Quotas = append(out.Quotas, ipam.Quota{Namespace: q.Namespace, Addresses: uint64(q.Addresses), Services: q.Services})
 	}
 	return out
 }

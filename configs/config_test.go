@@ -169,6 +169,9 @@ func TestParseRefuses(t *testing.T) {
 		{"unknown key", "[api]\n\nsocket_mod = '0600'", []string{`c.toml:3: api.socket_mod: unknown key | did you mean "socket_mode"?`}},
 		{"unknown key of a pool", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\n[[pool]]\nname = 'b'\ncidr = ['198.51.100.0/24']", []string{
 			`c.toml:4: pool[1].cidrs: pool "b" has no ranges | add a range: cidrs`, `c.toml:6: pool[1].cidr: unknown key | did you mean "cidrs"?`}},
+		{"quotas", "[[quota]]\nnamespace = 'shop'\n[[quota]]\nnamespace = 'shop'\nservices = 3", []string{
+			`c.toml:1: quota[0].addresses: the quota bounds nothing | state addresses, services, or both`,
+			`c.toml:4: quota[1].namespace: "shop" has a quota in c.toml:1, too | keep one of the two`}},
 		{"the rate of the API", "[api]\nrate_limit = 0", []string{`c.toml:2: api.rate_limit: 0 is out of bounds | use 1 to 1000000`}},
 		{"store", "[ipam]\nstore = 'consol'", []string{`c.toml:2: ipam.store: "consol" is not a known value | did you mean "consul"?`}},
 		{"an address without a port", "[ipam]\nstore = 'consul'\n[consul]\naddress = '127.0.0.1'", []string{`c.toml:4: consul.address: "127.0.0.1" is not a host and a port | write "127.0.0.1:8500"`}},

@@ -2,6 +2,7 @@ package configs
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"path"
 	"regexp"
@@ -130,6 +131,9 @@ func (c *Config) checkPools(doc *tomlfile.Checker) {
 			t.Bad("namespace", "keep one of the two", "%s has a quota in %s, too", strict.Quote(q.Namespace), doc.Place(other))
 		}
 		first[q.Namespace] = key
+		if q.Addresses == math.MaxInt32 && q.Services == math.MaxInt32 {
+			t.Bad("addresses", "state addresses, services, or both", "the quota bounds nothing")
+		}
 	}
 }
 

@@ -72,6 +72,7 @@ func (p *Pool) Serves(namespace string) bool {
 type Quota struct {
 	Namespace string
 	Addresses uint64 // over all pools, shared ones once
+	Services  int    // with addresses
 }
 
 // HeldOut is a part of a pool that is not allocated because something else has it.

@@ -86,7 +86,7 @@ const (
 	CodePortTaken    = "port_taken"    // another service holds the port on a shared address, or the node port
 	CodeOutsidePool  = "outside_pool"  // a requested address is in no range of the pool, or excluded
 	CodePoolFull     = "pool_full"     // no free address in the pool
-	CodeQuota        = "quota"         // the namespace has as many addresses as it may have
+	CodeQuota        = "quota"         // the namespace has as many addresses or services as it may have
 	CodeNoPool       = "no_pool"       // pool not found, or none with auto_assign
 	CodeOverlap      = "overlap"       // ranges overlap that must be disjoint
 	CodeStore        = "store"         // a durable store refused a write

@@ -117,7 +117,8 @@ var Route = Table{
 // Quota has the keys of [[quota]].
 var Quota = Table{
 	{Key: "namespace", Meaning: "the namespace that is bounded", Values: "DNS label, unique", Default: "required"},
-	{Key: "addresses", Meaning: "how many addresses its services may hold over all pools; a shared one counts once", Values: "0 to 2147483647", Default: "required"},
+	{Key: "addresses", Meaning: "how many addresses its services may hold over all pools; a shared one counts once", Values: "0 to 2147483647", Default: "no bound"},
+	{Key: "services", Meaning: "how many of its services may have addresses", Values: "0 to 2147483647", Default: "no bound"},
 }
 
 // Role has the keys of [[api.role]].

@@ -198,7 +198,7 @@ func TestNamespacesOfPools(t *testing.T) {
 
 func TestQuota(t *testing.T) {
 	cfg := pools(pool("p", "192.0.2.0/28"), pool("q", "198.51.100.0/28", "2001:db8::/124"))
-	cfg.Quotas = []ipam.Quota{{Namespace: "shop", Addresses: 3}}
+	cfg.Quotas = []ipam.Quota{{Namespace: "shop", Addresses: 3, Services: 9}}
 	cfg.ReuseDelay = 0
 	w := newWorld(t, cfg)
 	const full = `namespace "shop" has 3 of 3 addresses`
@@ -226,10 +226,40 @@ func TestQuota(t *testing.T) {
 	w.durable()
 }
 
+// Services with addresses are counted, however many addresses they have and share. A service that has one keeps it.
+func TestQuotaOfServices(t *testing.T) {
+	cfg := pools(pool("p", "192.0.2.0/28", "2001:db8::/124"))
+	cfg.Quotas = []ipam.Quota{{Namespace: "shop", Addresses: 9, Services: 2}}
+	cfg.ReuseDelay = 0
+	w := newWorld(t, cfg)
+	const full = `namespace "shop" has 2 of 2 services`
+	release := func(name string) {
+		t.Helper()
+		must.Succeed(t, errors.Join(w.a.Release(t.Context(), []ipam.Released{{Service: vip.ServiceKey{Namespace: "shop", Name: name}}})...))
+	}
+	batch := w.assign(service("a", in("shop"), share("k", tcp(80))), service("b", in("shop"), share("k", tcp(81))), service("c", in("shop"), share("k", tcp(82))))
+	same(t, "the first of a batch", vips(batch[0]), "192.0.2.1 2001:db8::1")
+	same(t, "the second", vips(batch[1]), "192.0.2.1 2001:db8::1")
+	expect.True(t, len(batch[2].VIPs) == 0 && vip.HasCode(batch[2].Problems, vip.CodeQuota), "the third: %+v", batch[2])
+	same(t, "another namespace", w.get("c"), "192.0.2.2 2001:db8::2")
+	w.restart()
+	w.refused(vip.CodeQuota, full, "c", in("shop"))
+	waiting := w.a.Freed()
+	release("a")
+	expect.True(t, freed(waiting), "nobody is told that a part of the quota is free")
+	same(t, "the place of another one", w.get("c", in("shop")), "192.0.2.3 2001:db8::3")
+	cfg.Quotas[0].Services = 0
+	w.configure(cfg)
+	same(t, "held before", w.get("c", in("shop")), "192.0.2.3 2001:db8::3")
+	release("c")
+	w.refused(vip.CodeQuota, `namespace "shop" has 1 of 0 services`, "c", in("shop"))
+	w.durable()
+}
+
 // Moves give up what they gain, whatever is moved together.
 func TestMovesWithinAQuota(t *testing.T) {
 	cfg := pools(pool("p", "192.0.2.0/28", "2001:db8::/124"), pool("q", "198.51.100.0/28", "2001:db8:1::/124"), pool("r", "203.0.113.0/28"))
-	cfg.Quotas = []ipam.Quota{{Namespace: "shop", Addresses: 3}}
+	cfg.Quotas = []ipam.Quota{{Namespace: "shop", Addresses: 3, Services: 9}}
 	cfg.ReuseDelay = 0
 	w := newWorld(t, cfg)
 	same(t, "the first", w.get("a", in("shop"), from("r")), "203.0.113.1")
@@ -251,7 +281,7 @@ func TestMovesWithinAQuota(t *testing.T) {
 // A namespace can't use up a pool by services that come and go, and a service that was refused gets an address that becomes free.
 func TestCoolingAddressesOfAQuota(t *testing.T) {
 	cfg := pools(pool("p", "192.0.2.0/28"))
-	cfg.Quotas = []ipam.Quota{{Namespace: "shop", Addresses: 1}}
+	cfg.Quotas = []ipam.Quota{{Namespace: "shop", Addresses: 1, Services: 9}}
 	cfg.ReuseDelay = time.Hour
 	w := newWorld(t, cfg)
 	request := func(n int) change { return requests(fmt.Sprintf("192.0.2.%d", n)) }

@@ -194,7 +194,11 @@ func (p *Plan) address(w *Answer, f vip.Family, from *pool.Pool, noPool vip.Prob
 				op, problem = ipam.Op{}, over
 			}
 		}
+		first := p.isNew(w)
 		if problem = p.gain(w, op, problem); problem == (vip.Problem{}) {
+			if first {
+				p.services[s.Key.Namespace]++
+			}
 			w.addrs = append(w.addrs, op.New.Resource)
 			w.Drops = append(w.Drops, resourcesOf(held)...)
 			return

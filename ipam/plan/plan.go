@@ -20,14 +20,15 @@ type Plan struct {
 	Ops     []ipam.Op   // in order; several on one resource build on each other
 	Waiting vip.Problem // of services that wait for the leader
 
-	state   *State
-	now     vip.Instant
-	found   map[ipam.Resource]*pool.Ranges  // where automatic allocation found a resource
-	pending map[ipam.Resource]*ipam.Lease   // the leases that the ops make; none is nil
-	planned map[string]usage                // what the ops add to the usage of pools (modulo 2^64)
-	spaces  map[space]use                   // what they add to the addresses of namespaces (modulo 2^64)
-	shares  map[shareKey][]ipam.Resource    // addresses that become shareable
-	cursors map[*pool.Ranges]numbers.Number // where automatic allocation continues after the ops
+	state    *State
+	now      vip.Instant
+	found    map[ipam.Resource]*pool.Ranges  // where automatic allocation found a resource
+	pending  map[ipam.Resource]*ipam.Lease   // the leases that the ops make; none is nil
+	planned  map[string]usage                // what the ops add to the usage of pools (modulo 2^64)
+	spaces   map[space]use                   // what they add to the addresses of namespaces (modulo 2^64)
+	services map[string]int                  // what they add to the services with addresses of namespaces
+	shares   map[shareKey][]ipam.Resource    // addresses that become shareable
+	cursors  map[*pool.Ranges]numbers.Number // where automatic allocation continues after the ops
 
 	// of the service in hand
 	waits   bool            // the leader allocates what it lacks
@@ -38,15 +39,16 @@ type Plan struct {
 // New returns an empty plan with room for n services.
 func New(s *State, now time.Time, n int) *Plan {
 	return &Plan{
-		Ops:     make([]ipam.Op, 0, n),
-		state:   s,
-		now:     vip.InstantOf(now),
-		found:   make(map[ipam.Resource]*pool.Ranges),
-		pending: make(map[ipam.Resource]*ipam.Lease, n),
-		planned: make(map[string]usage),
-		spaces:  make(map[space]use),
-		shares:  make(map[shareKey][]ipam.Resource),
-		cursors: make(map[*pool.Ranges]numbers.Number),
+		Ops:      make([]ipam.Op, 0, n),
+		state:    s,
+		now:      vip.InstantOf(now),
+		found:    make(map[ipam.Resource]*pool.Ranges),
+		pending:  make(map[ipam.Resource]*ipam.Lease, n),
+		planned:  make(map[string]usage),
+		spaces:   make(map[space]use),
+		services: make(map[string]int),
+		shares:   make(map[shareKey][]ipam.Resource),
+		cursors:  make(map[*pool.Ranges]numbers.Number),
 	}
 }
 

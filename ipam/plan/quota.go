@@ -36,6 +36,24 @@ func countSpace(of map[space]use, l *ipam.Lease, by uint64) {
 	}
 }
 
+// heldAddress returns l if services hold it and it is an address, otherwise nil.
+func heldAddress(l *ipam.Lease) *ipam.Lease {
+	if l == nil || l.State != ipam.Held || !l.Resource.Addr.IsValid() {
+		return nil
+	}
+	return l
+}
+
+// hasAddress reports whether a service holds an address.
+func (s *State) hasAddress(k vip.ServiceKey) bool {
+	for r := range s.index.owned.Of(k) {
+		if l, _ := s.Lease(r); heldAddress(&l) != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // HasQuota reports whether a namespace has a quota.
 func (s *State) HasQuota(namespace string) bool {
 	return slices.ContainsFunc(s.Config.Quotas, func(q ipam.Quota) bool { return q.Namespace == namespace })
@@ -44,14 +62,25 @@ func (s *State) HasQuota(namespace string) bool {
 // isAlone reports whether a service is the only holder of an address, which its quota then counts for it.
 func isAlone(l *ipam.Lease) bool { return l.Resource.Addr.IsValid() && len(l.Holders) == 1 }
 
-// overQuota returns the problem that a service's namespace would have more addresses than it may have. The service holds these
-// leases, of which it keeps or replaces one of each of the families that come later, and op gives it another one.
+// isNew reports whether the service in hand has no address yet, as planned.
+func (p *Plan) isNew(w *Answer) bool { return len(w.addrs) == 0 && !p.state.hasAddress(w.Service.Key) }
+
+// overQuota returns the problem that a service's namespace would have more services or addresses than it may have. The service
+// holds these leases, of which it keeps or replaces one of each of the families that come later, and op gives it another one.
 //
 // As many addresses again may cool down. Otherwise a namespace could use up a pool by services that come and go.
 func (p *Plan) overQuota(w *Answer, op *ipam.Op, held []ipam.Lease, later []vip.Family) vip.Problem {
 	s, r := w.Service, op.New.Resource
 	i := slices.IndexFunc(p.state.Config.Quotas, func(q ipam.Quota) bool { return q.Namespace == s.Key.Namespace })
-	if i < 0 || s.Assigned || !isAlone(op.New) || p.state.vanishedLease(s.Key, r) != nil {
+	if i < 0 || s.Assigned || p.state.vanishedLease(s.Key, r) != nil {
+		return vip.Problem{}
+	}
+	quota := &p.state.Config.Quotas[i]
+	if n := p.state.services[s.Key.Namespace] + p.services[s.Key.Namespace]; n >= quota.Services && p.isNew(w) {
+		return vip.Problem{Code: vip.CodeQuota, Field: "namespace", Message: fmt.Sprintf("namespace %q has %d of %d services", s.Key.Namespace, n, quota.Services),
+			Hint: "delete services of the namespace, or raise services in its [[quota]]"}
+	}
+	if !isAlone(op.New) {
 		return vip.Problem{}
 	}
 	all := space{namespace: s.Key.Namespace}
@@ -78,7 +107,7 @@ func (p *Plan) overQuota(w *Answer, op *ipam.Op, held []ipam.Lease, later []vip.
 	if was, there := p.Lease(r); there && was.State == ipam.Cooling && was.Holders[0].Service.Namespace == s.Key.Namespace {
 		total--
 	}
-	most := p.state.Config.Quotas[i].Addresses
+	most := quota.Addresses
 	problem := vip.Problem{Code: vip.CodeQuota, Field: "namespace",
 		Hint: "delete services of the namespace, share an address by share_key, or raise addresses in its [[quota]]"}
 	switch {

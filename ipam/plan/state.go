@@ -32,6 +32,7 @@ type State struct {
 	// vanished are held leases that disappeared from the store, by service.
 	vanished map[vip.ServiceKey][]ipam.Lease
 	outside  map[string]uint64 // by pool: held addresses that no pool has any more
+	services map[string]int    // by namespace: services with addresses
 
 	guard *pool.Guard
 	pools []*pool.Pool
@@ -49,6 +50,7 @@ func NewState(node string, clock *table.Clock, cfg ipam.Config) *State {
 		unreadableOf: ipam.NewHoldings(),
 		vanished:     make(map[vip.ServiceKey][]ipam.Lease),
 		outside:      make(map[string]uint64),
+		services:     make(map[string]int),
 		ports:        make(map[vip.Protocol]*pool.Ranges),
 	}
 }
@@ -119,6 +121,21 @@ func numberOf(r ipam.Resource) numbers.Number {
 
 // Record makes now the lease of r in memory, in place of old; nil is none.
 func (s *State) Record(r ipam.Resource, old, now *ipam.Lease) {
+	served, serves := heldAddress(old), heldAddress(now)
+	for k := range ipam.Lost(serves, served) {
+		if !s.hasAddress(k) {
+			s.services[k.Namespace]++
+		}
+	}
+	defer func() {
+		for k := range ipam.Lost(served, serves) {
+			if !s.hasAddress(k) {
+				if s.services[k.Namespace]--; s.services[k.Namespace] == 0 {
+					delete(s.services, k.Namespace)
+				}
+			}
+		}
+	}()
 	if now != nil && now.State == ipam.Blocked {
 		s.markUnreadable(r, *now, old)
 		s.countOutside(old, ^uint64(0))
