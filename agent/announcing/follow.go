@@ -151,13 +151,15 @@ func (a *Announcing) look(x *results, todo map[netip.Addr]struct{}, sessions map
 	return events
 }
 
-// endMoves forgets the moves to this host that the announcer says are over, and those of VIPs that services have given up: the
-// next service with the address has not been moved.
+// endMoves forgets the moves to this host that the announcer says are over, and those of VIPs that services have given up, also
+// before a start: the next service with the address has not been moved.
 func (a *Announcing) endMoves(ctx context.Context) error {
-	feed := a.Announcements.Watch()
+	feed, moves, leases := a.Announcements.Watch(), a.Nodes.Moves.Watch(), a.Leases.Watch()
 	defer feed.Close()
-	leases := a.Leases.Watch()
+	defer moves.Close()
 	defer leases.Close()
+	synced := a.Synced                // the leases are loaded
+	todo := map[netip.Addr]struct{}{} // moves to look at
 	retry := backoff.Backoff{Lo: time.Second, Hi: time.Minute}
 	over := map[netip.Addr]uint32{}
 	var again <-chan time.Time
@@ -168,12 +170,25 @@ func (a *Announcing) endMoves(ctx context.Context) error {
 				over[n.Addr] = n.Over
 			}
 		}
+		moved, moreMoves := moves.TryNext()
+		for i := range moved {
+			todo[moved[i].Value.Addr] = struct{}{}
+		}
 		changed, moreLeases := leases.TryNext()
 		for i := range changed {
-			l := changed[i].Value
-			if m, _, moved := a.Nodes.Moves.Get(l.Resource.Addr); moved && (changed[i].Deleted || l.State != ipam.Held) {
-				over[m.Addr] = m.Stamp()
+			addr := changed[i].Value.Resource.Addr
+			if _, _, moved := a.Nodes.Moves.Get(addr); moved {
+				todo[addr] = struct{}{}
 			}
+		}
+		if synced == nil {
+			for addr := range todo {
+				l, _, leased := a.Leases.Get(ipam.Resource{Addr: addr})
+				if m, _, moved := a.Nodes.Moves.Get(addr); moved && (!leased || l.State != ipam.Held) {
+					over[addr] = m.Stamp()
+				}
+			}
+			clear(todo)
 		}
 		again = nil
 		for addr, stamp := range over {
@@ -185,13 +200,16 @@ func (a *Announcing) endMoves(ctx context.Context) error {
 			retry.Reset()
 			delete(over, addr)
 		}
-		if len(batch)+len(changed) > 0 {
+		if len(batch)+len(moved)+len(changed) > 0 {
 			continue
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-synced:
+			synced = nil
 		case <-more:
+		case <-moreMoves:
 		case <-moreLeases:
 		case <-again:
 		}
