@@ -88,7 +88,7 @@ image: ## write a container image for amd64 and arm64 to bin/image (OCI image la
 	@packaging/image.sh
 
 .PHONY: release
-release: ## write packages, changes, modules (SBOM) and checksums to bin/release
+release: ## write repositories of packages, image, changes, modules (SBOM) and checksums to bin/release (SIGN_KEY=KEY of gpg)
 	@packaging/release.sh
 
 .PHONY: clean

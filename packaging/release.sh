@@ -1,7 +1,8 @@
 #!/bin/sh
-# Writes a release: packaging/release.sh [DIR], by default bin/release. It has the packages, the section of the changelog
-# (CHANGES.md), the modules in each program (SBOM in CycloneDX), the version, and the checksums of all of them. ARCHS is
-# as in package.sh. The same commit makes the same bytes.
+# Writes a release: packaging/release.sh [DIR], by default bin/release. It has repositories of the packages (apt, rpm), the
+# image, the section of the changelog (CHANGES.md), the modules in each program (SBOM in CycloneDX), the version, and the
+# checksums of all of them. ARCHS is as in package.sh. The same commit makes the same bytes. With SIGN_KEY, a key of gpg,
+# the repositories and the checksums are signed.
 set -eu
 umask 022
 cd "$(dirname "$0")/.."
@@ -28,6 +29,10 @@ for arch in $archs; do
 			sed -E "s/(\"timestamp\": )\"[^\"]*\"/\1\"$time\"/" >"$out/$program-$arch.cdx.json"
 	done
 done
+ARCHS=$archs PROGRAMS=$programs packaging/image.sh "$out/image"
+packages createrepo-c
+packaging/repository.sh "$out"
 cd "$out"
-sha256sum -- * >"$stage/SHA256SUMS"
+find . -type f -printf '%P\0' | sort -z | xargs -0 sha256sum >"$stage/SHA256SUMS"
 mv "$stage/SHA256SUMS" .
+[ -z "${SIGN_KEY-}" ] || gpg --batch --local-user "$SIGN_KEY" --armor --detach-sign SHA256SUMS

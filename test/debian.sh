@@ -5,7 +5,7 @@ set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 cache=$root/.cache/debian
-programs=systemd-sysv,dbus,kmod,iproute2,nftables,ipvsadm,procps,passwd
+programs=apt,systemd-sysv,dbus,kmod,iproute2,nftables,ipvsadm,procps,passwd
 
 say() { echo "debian: $*" >&2; }
 die() { say "$*"; exit 1; }
