@@ -351,6 +351,25 @@ func TestMoveEndsWithItsLease(t *testing.T) {
 	expect.True(t, kept, "the move of a VIP that is held")
 }
 
+// In a fleet, a move that arrives before the lease of its VIP stays.
+func TestMoveBeforeItsLease(t *testing.T) {
+	b := newBench(t, true, pair)
+	synced := make(chan struct{})
+	close(synced)
+	b.Synced = synced
+	scope.Go(t, b.Nodes.Run)
+	early, released := netip.MustParseAddr("10.0.0.65"), netip.MustParseAddr("10.0.0.66")
+	for _, addr := range []netip.Addr{early, released} {
+		must.Succeed(t, b.Nodes.SetMove(t.Context(), announce.Move{Addr: addr, Node: "lb1", Pin: true}))
+	}
+	wait.Until(t, "the moves are known", func() bool { return b.Nodes.Moves.Len() == 2 })
+	b.leases.Set(&ipam.Lease{Resource: ipam.Resource{Addr: released}, State: ipam.Cooling})
+	scope.Go(t, b.endMoves)
+	wait.Until(t, "the move of the VIP that was given up is over", func() bool { return b.Nodes.Moves.Len() == 1 })
+	_, _, kept := b.Nodes.Moves.Get(early)
+	expect.True(t, kept, "the move without a lease")
+}
+
 // A VIP that moves is an event, and so is the death of a peer. Many at once are counted.
 func TestEvents(t *testing.T) {
 	b := newBench(t, false, pair)

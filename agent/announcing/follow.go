@@ -151,8 +151,9 @@ func (a *Announcing) look(x *results, todo map[netip.Addr]struct{}, sessions map
 	return events
 }
 
-// endMoves forgets the moves to this host that the announcer says are over, and those of VIPs that services have given up, also
-// before a start: the next service with the address has not been moved.
+// endMoves forgets the moves to this host that the announcer says are over, and those of VIPs that services have given up: the
+// next service with the address has not been moved. Without a fleet, that includes what was given up before a start. In a fleet,
+// another host sees that, and this host may learn of a move before it learns of the lease.
 func (a *Announcing) endMoves(ctx context.Context) error {
 	feed, moves, leases := a.Announcements.Watch(), a.Nodes.Moves.Watch(), a.Leases.Watch()
 	defer feed.Close()
@@ -172,7 +173,9 @@ func (a *Announcing) endMoves(ctx context.Context) error {
 		}
 		moved, moreMoves := moves.TryNext()
 		for i := range moved {
-			todo[moved[i].Value.Addr] = struct{}{}
+			if !a.Fleet {
+				todo[moved[i].Value.Addr] = struct{}{}
+			}
 		}
 		changed, moreLeases := leases.TryNext()
 		for i := range changed {
