@@ -54,6 +54,19 @@ func (s *State) hasAddress(k vip.ServiceKey) bool {
 	return false
 }
 
+// countServices adds by to the services with addresses, for each that holds one address and not the other, nil being none, and
+// has no address in the state.
+func (s *State) countServices(one, other *ipam.Lease, by int) {
+	for k := range ipam.Lost(one, other) {
+		if s.hasAddress(k) {
+			continue
+		}
+		if s.services[k.Namespace] += by; s.services[k.Namespace] == 0 {
+			delete(s.services, k.Namespace)
+		}
+	}
+}
+
 // HasQuota reports whether a namespace has a quota.
 func (s *State) HasQuota(namespace string) bool {
 	return slices.ContainsFunc(s.Config.Quotas, func(q ipam.Quota) bool { return q.Namespace == namespace })

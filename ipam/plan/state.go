@@ -121,21 +121,9 @@ func numberOf(r ipam.Resource) numbers.Number {
 
 // Record makes now the lease of r in memory, in place of old; nil is none.
 func (s *State) Record(r ipam.Resource, old, now *ipam.Lease) {
-	served, serves := heldAddress(old), heldAddress(now)
-	for k := range ipam.Lost(serves, served) {
-		if !s.hasAddress(k) {
-			s.services[k.Namespace]++
-		}
-	}
-	defer func() {
-		for k := range ipam.Lost(served, serves) {
-			if !s.hasAddress(k) {
-				if s.services[k.Namespace]--; s.services[k.Namespace] == 0 {
-					delete(s.services, k.Namespace)
-				}
-			}
-		}
-	}()
+	before, after := heldAddress(old), heldAddress(now)
+	s.countServices(after, before, 1)
+	defer s.countServices(before, after, -1)
 	if now != nil && now.State == ipam.Blocked {
 		s.markUnreadable(r, *now, old)
 		s.countOutside(old, ^uint64(0))
