@@ -14,6 +14,7 @@ stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 . packaging/version.sh
 . packaging/build.sh
+[ -z "${SIGN_KEY-}" ] || gpg --batch --list-secret-keys "$SIGN_KEY" >/dev/null
 
 mkdir -p "$out"
 packaging/changes.sh "$VERSION" >"$out/CHANGES.md"
