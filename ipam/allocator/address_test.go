@@ -232,7 +232,7 @@ func TestQuotaOfServices(t *testing.T) {
 	cfg.Quotas = []ipam.Quota{{Namespace: "shop", Addresses: 9, Services: 2}}
 	cfg.ReuseDelay = 0
 	w := newWorld(t, cfg)
-	const full = `namespace "shop" has 2 of 2 services`
+	const full = `namespace "shop" has 2 of 2 services with an address`
 	release := func(name string) {
 		t.Helper()
 		must.Succeed(t, errors.Join(w.a.Release(t.Context(), []ipam.Released{{Service: vip.ServiceKey{Namespace: "shop", Name: name}}})...))

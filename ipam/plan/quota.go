@@ -90,7 +90,7 @@ func (p *Plan) overQuota(w *Answer, op *ipam.Op, held []ipam.Lease, later []vip.
 	}
 	quota := &p.state.Config.Quotas[i]
 	if n := p.state.services[s.Key.Namespace] + p.services[s.Key.Namespace]; n >= quota.Services && p.isNew(w) {
-		return vip.Problem{Code: vip.CodeQuota, Field: "namespace", Message: fmt.Sprintf("namespace %q has %d of %d services", s.Key.Namespace, n, quota.Services),
+		return vip.Problem{Code: vip.CodeQuota, Field: "namespace", Message: fmt.Sprintf("namespace %q has %d of %d services with an address", s.Key.Namespace, n, quota.Services),
 			Hint: "delete services of the namespace, or raise services in its [[quota]]"}
 	}
 	if !isAlone(op.New) {
