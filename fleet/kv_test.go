@@ -174,6 +174,9 @@ func kvContract(t *testing.T, store kv.Store, keeps bool) {
 	out = txn(kv.Op{Verb: kv.Unlock, Key: "t/lock", Session: two}, kv.Op{Verb: kv.Lock, Key: "t/lock", Session: one, Value: []byte("5")})
 	p, _ = read("t/lock")
 	expect.True(t, len(out.Refused) == 0 && p != nil && p.Session == one, "%+v, %+v", out, p)
+	out = txn(kv.Op{Verb: kv.Delete, Key: "t/lock"}, kv.Op{Verb: kv.Lock, Key: "t/lock", Session: one, Value: []byte("6")})
+	p, _ = read("t/lock")
+	expect.True(t, len(out.Refused) == 0 && p != nil && p.Session == one, "%+v, %+v", out, p)
 	for _, id := range []string{one, two} {
 		if alive, err := store.Renew(ctx, id); err != nil || !alive {
 			t.Errorf("renew: %v, %v", alive, err)

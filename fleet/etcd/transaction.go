@@ -96,11 +96,14 @@ func workOut(ops []kv.Op, before map[string]state) *plan {
 			p.reads = append(p.reads, op.Key)
 			continue
 		}
-		if _, known := now[op.Key]; !known && (op.Verb != kv.Set && op.Verb != kv.Delete) {
+		if _, known := p.before[op.Key]; !known && op.Verb != kv.Set && op.Verb != kv.Delete {
 			p.keys = append(p.keys, op.Key)
-			p.before[op.Key], now[op.Key] = before[op.Key], before[op.Key]
+			p.before[op.Key] = before[op.Key]
 		}
-		s := now[op.Key]
+		s, changed := now[op.Key]
+		if !changed {
+			s = before[op.Key]
+		}
 		refuse := func(is bool, why string) bool {
 			if is {
 				p.refused = append(p.refused, kv.Refusal{Op: i, Reason: why})
