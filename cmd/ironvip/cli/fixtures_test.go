@@ -184,7 +184,7 @@ func vips() v1.VIPList {
 func pools() v1.PoolList {
 	return v1.PoolList{Items: []v1.Pool{
 		{Name: "public-v4", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Exclude: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/28")},
-			AutoAssign: true, Size: 238, Used: 41, Cooling: 1, Reserved: 2, HeldOut: 2, HeldRanges: []v1.HeldOut{
+			AutoAssign: true, Size: 238, Used: 41, UsedBy: []v1.NamespaceUse{{Namespace: "default", Addresses: 40}, {Namespace: "shop", Addresses: 1}}, Cooling: 1, Reserved: 2, HeldOut: 2, HeldRanges: []v1.HeldOut{
 				{Prefix: netip.MustParsePrefix("192.0.2.16/32"), Reason: "gateway", Message: "a gateway of this host"},
 				{Prefix: netip.MustParsePrefix("192.0.2.17/32"), Reason: "own_address", Message: "this host's own address on eth0"}}, Free: 194, Alarms: []v1.Problem{}},
 		{Name: "v6", CIDRs: []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/64")}, Size: 1<<53 - 1, Used: 1204, Free: 1<<53 - 1,

@@ -96,11 +96,11 @@ func (a *app) poolListCommand() *cobra.Command {
 }
 
 func (a *app) poolListView(list v1.PoolList) output.View {
-	grid := output.NewGrid("NAME", "CIDRS", "USED", "FREE", "COOLING", "RESERVED", "HELD OUT", "AUTO", "+NAMESPACES", "+SIZE", "+EXCLUDE", "+HELD OUT FOR")
+	grid := output.NewGrid("NAME", "CIDRS", "USED", "FREE", "COOLING", "RESERVED", "HELD OUT", "AUTO", "+NAMESPACES", "+USED BY", "+SIZE", "+EXCLUDE", "+HELD OUT FOR")
 	for _, p := range list.Items {
 		used := output.Cell{Text: fmt.Sprintf("%s of %s", render.Count(p.Used), render.Count(p.Size)), Style: output.Caution.If(p.Free == 0)}
 		grid.Add(p.Name, render.CommaList(p.CIDRs), used, render.Count(p.Free), render.Count(p.Cooling), render.Count(p.Reserved), render.Count(p.HeldOut), yesNo(p.AutoAssign),
-			strings.Join(p.Namespaces, ","), render.Count(p.Size), render.CommaList(p.Exclude), strings.Join(reasonsOf(p.HeldRanges), ","))
+			strings.Join(p.Namespaces, ","), strings.Join(output.Texts(p.UsedBy, func(u v1.NamespaceUse) string { return u.Namespace + " " + render.Count(u.Addresses) }), ", "), render.Count(p.Size), render.CommaList(p.Exclude), strings.Join(reasonsOf(p.HeldRanges), ","))
 		for _, alarm := range p.Alarms {
 			grid.Footer += a.Paint("WARN", output.Caution) + "  pool " + output.Clean(p.Name+": "+render.Problem(alarm)) + "\n"
 		}
