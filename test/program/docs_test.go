@@ -51,6 +51,7 @@ var notRunnable = []struct {
 	{"ironvip vip reserve", wantsPath}, // and a pool of its own
 	{"ironvip vip release", wantsPath},
 	{"ironvip node forget", wantsPeer},
+	{"ironvip fleet ", wantsPeer}, // TestTutorials runs it
 	{"ironvip announce explain", wantsPeer},
 	{"ironvip announce move", wantsPeer},
 	{"ironvip announce unpin", wantsPeer},
