@@ -11,6 +11,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/ironvip/ironvip/test/authority"
 	"github.com/ironvip/ironvip/test/freeport"
@@ -40,19 +42,38 @@ type Servers struct {
 	bin   string
 	dir   string
 	procs []*process.Process
+	dial  grpc.DialOption // nil: from here
 }
 
 // Options configure a cluster. The zero value is one member, without TLS.
 type Options struct {
 	Members int
-	TLS     bool // clients use TLS, with a certificate of the authority of Servers.TLS
+	Hosts   []Host // in place of Members: each has a member
+	TLS     bool   // clients use TLS, with a certificate of the authority of Servers.TLS
+}
+
+// Host is a network namespace for a member, and the address there where it listens.
+type Host struct {
+	Node
+	Addr netip.Addr
+}
+
+// Node is a network namespace, for example a node of test/netlab.
+type Node interface {
+	process.Place
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Start runs a cluster and waits until it is ready. It ends with the test.
 func Start(t testing.TB, o Options) *Servers {
 	t.Helper()
 	s := &Servers{t: t, bin: need.Server(t, "etcd"), dir: t.TempDir()}
-	members, scheme := max(o.Members, 1), "http://"
+	hosts, scheme := o.Hosts, "http://"
+	for range max(o.Members, 1) {
+		if len(o.Hosts) == 0 {
+			hosts = append(hosts, Host{Addr: loopback})
+		}
+	}
 	var peers, cluster, more []string
 	if o.TLS {
 		a := authority.New(t)
@@ -63,22 +84,27 @@ func Start(t testing.TB, o Options) *Servers {
 		scheme = "https://"
 		more = []string{"--client-cert-auth", "--trusted-ca-file=" + file("ca.pem"), "--cert-file=" + file("server.pem"), "--key-file=" + file("server.key")}
 	}
-	for i := range members {
-		ports := freeport.Reserve(t, nil, loopback)
-		s.URLs = append(s.URLs, scheme+netip.AddrPortFrom(loopback, ports[1]).String())
-		peers = append(peers, "http://"+netip.AddrPortFrom(loopback, ports[2]).String())
+	for i, h := range hosts {
+		ports := freeport.Reserve(t, h.Node, h.Addr)
+		s.URLs = append(s.URLs, scheme+netip.AddrPortFrom(h.Addr, ports[1]).String())
+		peers = append(peers, "http://"+netip.AddrPortFrom(h.Addr, ports[2]).String())
 		cluster = append(cluster, fmt.Sprintf("m%d=%s", i, peers[i]))
 	}
-	for i := range members {
-		s.procs = append(s.procs, process.New(s.bin, filepath.Join(s.dir, fmt.Sprintf("m%d.log", i)), nil, append(more,
+	for i, h := range hosts {
+		s.procs = append(s.procs, process.New(s.bin, filepath.Join(s.dir, fmt.Sprintf("m%d.log", i)), h.Node, append(more,
 			fmt.Sprintf("--name=m%d", i), "--data-dir="+s.data(i), "--log-level=warn",
 			"--listen-client-urls="+s.URLs[i], "--advertise-client-urls="+s.URLs[i],
 			"--listen-peer-urls="+peers[i], "--initial-advertise-peer-urls="+peers[i], "--initial-cluster="+strings.Join(cluster, ","),
 			// Data that was passed to the kernel survives the end of a process, so no fsync is needed.
 			"--heartbeat-interval=50", "--election-timeout=500", "--unsafe-no-fsync")...))
 	}
+	if len(o.Hosts) > 0 {
+		s.dial = grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return hosts[0].DialContext(ctx, "tcp", address)
+		})
+	}
 	s.Authenticate("", "")
-	for i := range members {
+	for i := range hosts {
 		t.Cleanup(s.procs[i].Kill)
 		s.Begin(i)
 	}
@@ -89,8 +115,12 @@ func Start(t testing.TB, o Options) *Servers {
 // Authenticate makes Client one with that user.
 func (s *Servers) Authenticate(user, password string) {
 	s.t.Helper()
-	client := must.Get(clientv3.New(clientv3.Config{Endpoints: s.URLs, TLS: s.TLS, Username: user, Password: password,
-		DialTimeout: time.Second, DialKeepAliveTimeout: time.Second, Logger: zap.NewNop()}))(s.t)
+	c := clientv3.Config{Endpoints: s.URLs, TLS: s.TLS, Username: user, Password: password,
+		DialTimeout: time.Second, DialKeepAliveTimeout: time.Second, Logger: zap.NewNop()}
+	if s.dial != nil {
+		c.DialOptions = []grpc.DialOption{s.dial}
+	}
+	client := must.Get(clientv3.New(c))(s.t)
 	s.t.Cleanup(func() { _ = client.Close() })
 	s.Client = client
 }
@@ -104,6 +134,9 @@ func (s *Servers) Begin(i int) {
 	s.t.Helper()
 	must.Succeed(s.t, s.procs[i].Start(), "etcd m%d", i)
 }
+
+// Running reports whether a member runs.
+func (s *Servers) Running(i int) bool { return s.procs[i].Running() }
 
 // Kill ends a member as kill -9 does.
 func (s *Servers) Kill(i int) { s.procs[i].Kill() }

@@ -131,7 +131,7 @@ func (l *lab) consulFrom(a *agent) *api.KV {
 	transport := api.DefaultConfig().Transport
 	transport.DialContext = a.node.DialContext
 	l.t.Cleanup(transport.CloseIdleConnections)
-	c, err := api.NewClient(&api.Config{Address: l.servers[0].URL, Transport: transport})
+	c, err := api.NewClient(&api.Config{Address: l.consul[0].URL, Transport: transport})
 	l.must("a client of Consul", err)
 	return c.KV()
 }

@@ -40,7 +40,7 @@ func (l *lab) newMachine(name string) *machine {
 	m := &machine{l.newHost(name), make(chan net.Conn)}
 	l.proxyConsul(m.agent)
 	// The VM reaches the loopback of its host at this address.
-	l.configure(m.agent, "10.0.2.100:8500")
+	l.configure(m.agent, consulSection("10.0.2.100:8500"))
 	config := filepath.Join(m.dir, "ironvip.toml")
 	text, err := os.ReadFile(config)
 	l.must("configuration", err)

@@ -92,7 +92,7 @@ func TestNamesOfARestartedMember(t *testing.T) {
 	l := newLab(t, shape{servers: 1, agents: 2, catalog: true, reuse: time.Hour, sources: func(*lab) string {
 		return fmt.Sprintf("[dns]\nlisten = [%q]\n", dnsAt)
 	}})
-	consul, a := l.servers[0], l.agents[1]
+	consul, a := l.consul[0], l.agents[1]
 	_, err := consul.Client.Catalog().Register(&api.CatalogRegistration{Node: "node", Address: "127.1.0.1", Service: &api.AgentService{
 		ID: "web", Service: "web", Port: int(target.Port()), Tags: []string{"ironvip"}, Meta: map[string]string{"ironvip-port": "80", "ironvip-hostnames": "shop.example.com"}}}, nil)
 	l.must("register web", err)

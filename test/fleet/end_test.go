@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path"
 	"path/filepath"
@@ -76,7 +77,7 @@ func (l *lab) end() (*End, error) {
 		}
 		e.Agents = append(e.Agents, one)
 	}
-	return e, l.consul(ctx, e)
+	return e, l.stored(ctx, e)
 }
 
 func frontends(ctx context.Context, a *agent) (all []Frontend, err error) {
@@ -114,19 +115,19 @@ func leases(ctx context.Context, a *agent) (all []Lease, err error) {
 	return all, err
 }
 
-// consul reads the stored leases and holdings from Consul.
-func (l *lab) consul(ctx context.Context, e *End) error {
+// stored reads the stored leases and holdings.
+func (l *lab) stored(ctx context.Context, e *End) error {
 	var failed error
 	read := func(folder string, each func(key string, value []byte) error) {
 		if failed != nil {
 			return
 		}
 		prefix := path.Join("ironvip/v2/tree", folder) + "/"
-		pairs, _, err := l.server().Client.KV().List(prefix, query(ctx))
+		all, err := l.store.list(ctx, prefix)
 		failed = err
-		for _, p := range pairs {
+		for _, key := range slices.Sorted(maps.Keys(all)) {
 			if failed == nil {
-				failed = each(strings.TrimPrefix(p.Key, prefix), p.Value)
+				failed = each(strings.TrimPrefix(key, prefix), all[key])
 			}
 		}
 	}
@@ -201,13 +202,12 @@ func (l *lab) answers(a *agent, most int) {
 	}
 }
 
-// remembers waits until an agent has stored Consul's content on its disk, which it does with a
-// delay.
+// remembers waits until an agent has the store's content on its disk, which it writes with a delay.
 func (l *lab) remembers(a *agent) {
 	l.t.Helper()
-	l.eventually(a.name+" has on its disk what Consul has", func(ctx context.Context) error {
+	l.eventually(a.name+" has on its disk what the store has", func(ctx context.Context) error {
 		const prefix = "ironvip/v2/tree/"
-		pairs, _, err := l.server().Client.KV().List(prefix, query(ctx))
+		stored, err := l.store.list(ctx, prefix)
 		if err != nil {
 			return err
 		}
@@ -218,10 +218,10 @@ func (l *lab) remembers(a *agent) {
 		}); err != nil {
 			return err
 		}
-		for _, p := range pairs {
-			key := strings.TrimPrefix(p.Key, prefix)
-			if strings.Contains(key, "/") && !bytes.Equal(all[key].Value, p.Value) {
-				return fmt.Errorf("%s is %s, in Consul %s", key, all[key].Value, p.Value)
+		for path, value := range stored {
+			key := strings.TrimPrefix(path, prefix)
+			if strings.Contains(key, "/") && !bytes.Equal(all[key].Value, value) {
+				return fmt.Errorf("%s is %s, in the store %s", key, all[key].Value, value)
 			}
 		}
 		return nil

@@ -19,14 +19,22 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-// Three agents keep the guarantees of a fleet, with each kind of request through each host, and when the elected
-// allocator is killed. Random requests and more faults are in TestOneConsul.
-// Slow: three agents and Consul start, and the guarantees are checked after each scenario.
-func TestFleet(t *testing.T) {
+// onEachStore runs a test with Consul and with etcd.
+func onEachStore(t *testing.T, test func(t *testing.T, etcd bool)) {
 	t.Parallel()
+	t.Run("consul", func(t *testing.T) { t.Parallel(); test(t, false) })
+	t.Run("etcd", func(t *testing.T) { t.Parallel(); test(t, true) })
+}
+
+// Three agents keep the guarantees of a fleet, with each kind of request through each host, and when the elected
+// allocator is killed. Random requests and more faults are in TestOneServer.
+// Slow: three agents and a server start, and the guarantees are checked after each scenario.
+func TestFleet(t *testing.T) { onEachStore(t, keepsGuarantees) }
+
+func keepsGuarantees(t *testing.T, etcd bool) {
 	// The cooldown is longer than the test: no released address may ever be seen with a second
 	// service.
-	l := newLab(t, shape{servers: 1, reuse: time.Hour}).record()
+	l := newLab(t, shape{servers: 1, etcd: etcd, reuse: time.Hour}).record()
 	l.scenario(t, "each request through each host", func() {
 		l.eachRequest("first")
 		l.settles()
@@ -47,15 +55,16 @@ func TestFleet(t *testing.T) {
 	})
 }
 
-// Consul is killed and started again.
-// Slow: an agent refuses a registration 2 s after Consul was last there, and connects again with a backoff.
-func TestFleetWithoutConsul(t *testing.T) {
-	t.Parallel()
-	l := newLab(t, shape{servers: 1, reuse: time.Hour}).record()
-	l.scenario(t, "Consul is away", func() {
+// The store is killed and started again.
+// Slow: an agent refuses a registration 2 s after the store was last there, and connects again with a backoff.
+func TestFleetWithoutStore(t *testing.T) { onEachStore(t, outlivesTheStore) }
+
+func outlivesTheStore(t *testing.T, etcd bool) {
+	l := newLab(t, shape{servers: 1, etcd: etcd, reuse: time.Hour}).record()
+	l.scenario(t, "the store is away", func() {
 		l.allWrite(l.agents)
 		l.settles()
-		l.consulAway()
+		l.storeAway()
 		l.allWrite(l.agents)
 	})
 }
@@ -182,10 +191,10 @@ func unanswered(err error) bool {
 	return errors.As(err, &e) && e.Status == 0
 }
 
-// withoutConsul checks that an agent without Consul refuses registrations with the expected error,
+// withoutStore checks that an agent without the store refuses registrations with the expected error,
 // and accepts an override. It returns the service with the backend that it has overridden, and the
 // new state; "" if no service has a backend.
-func (l *lab) withoutConsul(a *agent) (service string, state int) {
+func (l *lab) withoutStore(a *agent) (service string, state int) {
 	l.t.Helper()
 	ask := func(write func() error) error {
 		err := write()
@@ -200,7 +209,7 @@ func (l *lab) withoutConsul(a *agent) (service string, state int) {
 	})
 	var e *client.Error
 	if !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable || e.Code != v1.CodeStoreUnavailable || e.Hint == "" {
-		l.t.Errorf("%s without Consul: a registration is answered by %+v, want 503 %s with a hint", a.name, err, v1.CodeStoreUnavailable)
+		l.t.Errorf("%s without the store: a registration is answered by %+v, want 503 %s with a hint", a.name, err, v1.CodeStoreUnavailable)
 	}
 	v, _, err := l.look(context.Background(), a, client.Wait{})
 	l.must(a.name+": its services", err)
@@ -216,7 +225,7 @@ func (l *lab) withoutConsul(a *agent) (service string, state int) {
 		case saysNotFound(err): // a client has removed the backend in the meantime
 			continue
 		case err != nil || o.Answer != "200, local":
-			l.t.Errorf("%s without Consul: an override is answered by %q, %v, want one that is local", a.name, o.Answer, err)
+			l.t.Errorf("%s without the store: an override is answered by %q, %v, want one that is local", a.name, o.Answer, err)
 		}
 		return name, state
 	}
@@ -229,32 +238,32 @@ func saysNotFound(err error) bool {
 	return errors.As(err, &e) && e.Code == v1.CodeNotFound
 }
 
-// takeConsul kills all servers of Consul.
-func (l *lab) takeConsul() {
-	for _, s := range l.servers {
+// takeStore kills all servers of the store.
+func (l *lab) takeStore() {
+	for _, s := range l.store.servers {
 		s.Kill()
 	}
 	l.away.Add(1)
 }
 
-// bringConsul starts them again.
-func (l *lab) bringConsul() {
+// bringStore starts them again.
+func (l *lab) bringStore() {
 	l.away.Add(1)
-	for _, s := range l.servers {
+	for _, s := range l.store.servers {
 		s.Start()
 	}
 }
 
-// consulAway stops Consul while the fleet is at rest, and starts it again: reads and traffic continue, registrations
+// storeAway stops the store while the fleet is at rest, and starts it again: reads and traffic continue, registrations
 // are refused, overrides take effect on their agent, and an agent that starts serves its last known state.
-func (l *lab) consulAway() {
+func (l *lab) storeAway() {
 	before, err := l.end()
 	l.must("the end", err)
 	victim := 1
 	l.remembers(l.agents[victim])
-	l.takeConsul()
+	l.takeStore()
 	overrides := func(i int) {
-		if name, state := l.withoutConsul(l.agents[i]); name != "" {
+		if name, state := l.withoutStore(l.agents[i]); name != "" {
 			s := before.Agents[i].Services[name]
 			s.State = state
 			before.Agents[i].Services[name] = s
@@ -274,9 +283,9 @@ func (l *lab) consulAway() {
 		l.must(a.name+": its services", err)
 		for name, s := range before.Agents[i].Services {
 			if got := v.Services[name]; got.Value != s.Value || got.State != s.State || !slices.Equal(got.VIPs, s.VIPs) {
-				l.t.Errorf("%s without Consul: service %s is %+v, was %+v", a.name, name, got, s)
+				l.t.Errorf("%s without the store: service %s is %+v, was %+v", a.name, name, got, s)
 			}
 		}
 	}
-	l.bringConsul()
+	l.bringStore()
 }

@@ -31,13 +31,13 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-// lab is some agents and one or three Consul servers, each in its own namespace, with a router
-// between them.
+// lab is some agents and one or three servers of Consul or etcd, each in its own namespace, with a
+// router between them.
 type lab struct {
 	t       testing.TB // of the running scenario
 	net     *netlab.Lab
-	cluster *consultest.Cluster // nil with one server
-	servers []*consultest.Server
+	store   *storage
+	consul  []*consultest.Server // the servers of the store, if it is Consul
 	agents  []*agent
 	shape   shape
 	sources string // appended to the configuration of each agent
@@ -51,6 +51,7 @@ type lab struct {
 type shape struct {
 	agents  int            // 3 by default
 	servers int            // 1 or 3
+	etcd    bool           // the store is etcd, otherwise Consul
 	catalog bool           // the agents follow Consul's catalog
 	reuse   time.Duration  // the cooldown of released addresses
 	pool    netip.Prefix   // 127.96.0.0/20 by default
@@ -92,17 +93,7 @@ func newLab(t testing.TB, s shape) *lab {
 	}
 	s.agents = cmp.Or(s.agents, 3)
 	l := &lab{t: t, net: netlab.New(t), shape: s}
-	var each []consultest.Options
-	for i := range s.servers {
-		n := l.net.AddClient(fmt.Sprintf("consul%d", i+1))
-		each = append(each, consultest.Options{Name: n.Name, In: n, Addr: n.Addr4, Config: s.consul})
-	}
-	if s.servers == 1 {
-		l.servers = []*consultest.Server{consultest.Start(t, each[0])}
-	} else {
-		l.cluster = consultest.StartCluster(t, each...)
-		l.servers = l.cluster.Servers
-	}
+	l.store = l.newStorage()
 	if s.sources != nil {
 		l.sources = s.sources(l)
 	}
@@ -122,12 +113,7 @@ func newLab(t testing.TB, s shape) *lab {
 func (l *lab) newAgent(name string) *agent {
 	l.t.Helper()
 	a := l.newHost(name)
-	consul := l.servers[0].Addr.String()
-	if len(l.servers) > 1 {
-		consul = localConsul
-		l.proxyConsul(a)
-	}
-	l.configure(a, consul)
+	l.configure(a, l.store.section(a))
 	a.node.Serve("tcp", target)
 	l.setProgram(a, need.Binary(l.t), "agent", "--config", a.dir)
 	return a
@@ -145,8 +131,8 @@ func (l *lab) newHost(name string) *agent {
 	return a
 }
 
-// configure writes the configuration of an agent that reaches Consul at that address.
-func (l *lab) configure(a *agent, consul string) {
+// configure writes the configuration of an agent. Section says where the store is.
+func (l *lab) configure(a *agent, section string) {
 	l.t.Helper()
 	config := fmt.Appendf(nil, `[node]
 name = "%s"
@@ -156,17 +142,15 @@ socket = "%[2]s/sock"
 [dataplane]
 mode = "proxy"
 [ipam]
-store = "consul"
+store = "%[6]s"
 reuse_delay = "%[3]s"
 orphan_grace = "3s"
-[consul]
-address = "%[4]s"
-[[pool]]
+%[4]s[[pool]]
 name = "main"
 cidrs = ["%[5]s"]
-`, a.name, a.dir, l.shape.reuse, consul, l.shape.pool)
+`, a.name, a.dir, l.shape.reuse, section, l.shape.pool, l.store.name)
 	if l.shape.catalog {
-		config = fmt.Appendf(config, "[[source]]\ntype = \"consul\"\nname = \"dc1\"\naddress = \"%s\"\nshrink_guard = \"2s\"\n", l.servers[0].Addr)
+		config = fmt.Appendf(config, "[[source]]\ntype = \"consul\"\nname = \"dc1\"\naddress = \"%s\"\nshrink_guard = \"2s\"\n", l.consul[0].Addr)
 	}
 	config = append(config, l.sources...)
 	l.must(a.name+": configuration", os.WriteFile(filepath.Join(a.dir, "ironvip.toml"), config, 0o644))
@@ -223,9 +207,9 @@ func (l *lab) proxyConsul(a *agent) {
 	ctx := l.t.Context()
 	dial := func() (net.Conn, error) {
 		var failed []error
-		for i := range l.servers {
+		for i := range l.consul {
 			short, cancel := context.WithTimeout(ctx, time.Second)
-			c, err := a.node.DialContext(short, "tcp", l.servers[(first+i)%len(l.servers)].Addr.String())
+			c, err := a.node.DialContext(short, "tcp", l.consul[(first+i)%len(l.consul)].Addr.String())
 			cancel()
 			if err == nil {
 				return c, nil
@@ -308,43 +292,6 @@ func (l *lab) electedInstead(first *agent) {
 		}
 		return nil
 	})
-}
-
-// sessionOf returns the session that holds the agent's name.
-func (l *lab) sessionOf(a *agent) (session string) {
-	l.t.Helper()
-	l.eventually("the session of "+a.name, func(ctx context.Context) error {
-		pair, _, err := l.servers[0].Client.KV().Get("ironvip/v2/nodes/"+a.name, query(ctx))
-		if err == nil && (pair == nil || pair.Session == "") {
-			err = errors.New("it has none")
-		}
-		if err == nil {
-			session = pair.Session
-		}
-		return err
-	})
-	return session
-}
-
-// endSession ends the session of an agent that is killed, as Consul does after its TTL of 20 to 40 s.
-func (l *lab) endSession(a *agent) {
-	l.t.Helper()
-	_, err := l.servers[0].Client.Session().Destroy(l.sessionOf(a), nil)
-	l.must("end the session of "+a.name, err)
-}
-
-// server returns a running Consul server.
-func (l *lab) server() *consultest.Server {
-	for _, s := range l.servers {
-		if s.Running() {
-			return s
-		}
-	}
-	return l.servers[0]
-}
-
-func query(ctx context.Context) *api.QueryOptions {
-	return (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
 }
 
 // others returns all agents but one.

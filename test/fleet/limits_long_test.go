@@ -44,7 +44,7 @@ func (l *lab) fewConnections(a *agent) {
 		l.start(a)
 		l.reports(a, "consul takes no more connections from this host")
 		l.answers(a, 5)
-		l.withoutConsul(a)
+		l.withoutStore(a)
 		l.allWrite(l.others(a))
 		for _, c := range held {
 			c.Close()
@@ -58,7 +58,7 @@ func (l *lab) takeConnections(a *agent) (held []net.Conn) {
 	l.t.Helper()
 	l.eventually("Consul refuses a connection", func(ctx context.Context) error {
 		for {
-			c, err := a.node.DialContext(ctx, "tcp", l.servers[0].Addr.String())
+			c, err := a.node.DialContext(ctx, "tcp", l.consul[0].Addr.String())
 			if err != nil {
 				return err
 			}
@@ -94,7 +94,7 @@ func accepted(c net.Conn) bool {
 // fewRequests has Consul accept one read and one write per second, for all hosts together.
 func (l *lab) fewRequests() {
 	limit := func(mode string) {
-		l.servers[0].For(l.t).Reload(map[string]any{"limits": map[string]any{
+		l.consul[0].For(l.t).Reload(map[string]any{"limits": map[string]any{
 			"request_limits": map[string]any{"mode": mode, "read_rate": 1, "write_rate": 1},
 		}})
 	}

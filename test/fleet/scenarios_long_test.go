@@ -9,8 +9,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/ironvip/ironvip/test/consultest"
 )
 
 // operations is the minimum number of requests of each lab, over all of its scenarios.
@@ -59,11 +57,12 @@ func (l *lab) requests(more int) {
 	})
 }
 
-func TestOneConsul(t *testing.T) {
-	t.Parallel()
+func TestOneServer(t *testing.T) { onEachStore(t, oneServer) }
+
+func oneServer(t *testing.T, etcd bool) {
 	// The cooldown is longer than the test: no released address may ever be seen with a second
 	// service.
-	l := newLab(t, shape{servers: 1, reuse: time.Hour}).record()
+	l := newLab(t, shape{servers: 1, etcd: etcd, reuse: time.Hour}).record()
 	rnd := rand.New(rand.NewPCG(l.seed, 1))
 
 	l.scenario(t, "all have the same VIPs", l.sameVIPs)
@@ -83,29 +82,28 @@ func TestOneConsul(t *testing.T) {
 			a := l.agents[rnd.IntN(len(l.agents))]
 			l.cut(a)
 			l.answers(a, 5)
-			l.withoutConsul(a)
+			l.withoutStore(a)
 			l.requests(100)
 			l.answers(a, 5)
 			l.heal(a)
 		})
 	})
-	l.scenario(t, "Consul comes and goes", l.consulComesAndGoes)
+	l.scenario(t, "the store comes and goes", l.storeComesAndGoes)
 	l.enough()
 }
 
-func TestConsulCluster(t *testing.T) {
-	t.Parallel()
+func TestCluster(t *testing.T) { onEachStore(t, cluster) }
+
+func cluster(t *testing.T, etcd bool) {
 	// Released addresses are soon assigned to others.
-	l := newLab(t, shape{servers: 3, reuse: 3 * time.Second}).record()
+	l := newLab(t, shape{servers: 3, etcd: etcd, reuse: 3 * time.Second}).record()
 	rnd := rand.New(rand.NewPCG(l.seed, 2))
 
-	l.scenario(t, "Consul's leader is killed", func() { l.serversKilled(3, (*consultest.Cluster).Leader) })
-	l.scenario(t, "another Consul server is killed", func() {
-		l.serversKilled(1, func(c *consultest.Cluster) *consultest.Server { return c.Followers()[0] })
-	})
-	l.scenario(t, "Consul's leader is stalled", func() {
+	l.scenario(t, "the leading server is killed", func() { l.serversKilled(3, 0) })
+	l.scenario(t, "another server is killed", func() { l.serversKilled(1, 1) })
+	l.scenario(t, "the leading server is stalled", func() {
 		l.during(100, func() {
-			leader := l.cluster.For(l.t).Leader()
+			leader := l.store.servers[l.store.leads(l.t)]
 			leader.Pause()
 			l.requests(100)
 			leader.Continue()
@@ -132,8 +130,8 @@ func TestThirtyAgents(t *testing.T) {
 	l.scenario(t, "all have the same VIPs", l.sameVIPs)
 	l.scenario(t, "one name by several hosts at once", func() { l.oneName(4) })
 	l.scenario(t, "agents are killed while they allocate", func() { l.killedAllocating(5, rnd) })
-	l.scenario(t, "Consul's leader is killed", func() { l.serversKilled(1, (*consultest.Cluster).Leader) })
-	l.scenario(t, "Consul comes and goes", l.consulComesAndGoes)
+	l.scenario(t, "the leading server is killed", func() { l.serversKilled(1, 0) })
+	l.scenario(t, "the store comes and goes", l.storeComesAndGoes)
 	l.scenario(t, "everything at random", func() { l.everything(10, rnd) })
 	l.enough()
 }
@@ -168,25 +166,25 @@ func (l *lab) stalledLeader() {
 	l.elected(l.agents...)
 }
 
-// consulComesAndGoes kills all servers of Consul, three times.
-func (l *lab) consulComesAndGoes() {
+// storeComesAndGoes kills all servers of the store, three times.
+func (l *lab) storeComesAndGoes() {
 	l.during(50, func() {
 		for range 3 {
-			l.takeConsul()
+			l.takeStore()
 			l.requests(20)
-			l.bringConsul()
+			l.bringStore()
 			l.requests(20)
 		}
 	})
 }
 
-// serversKilled kills one of Consul's servers, several times. Every agent writes through the
-// others.
-func (l *lab) serversKilled(times int, choose func(*consultest.Cluster) *consultest.Server) {
+// serversKilled kills a server, several times: the one with that distance from the leading one. Every agent writes through
+// the others.
+func (l *lab) serversKilled(times, distance int) {
 	l.during(100, func() {
 		for range times {
 			l.requests(30)
-			s := choose(l.cluster.For(l.t))
+			s := l.store.servers[(l.store.leads(l.t)+distance)%len(l.store.servers)]
 			s.Kill()
 			l.allWrite(l.agents)
 			l.requests(30)
@@ -195,7 +193,7 @@ func (l *lab) serversKilled(times int, choose func(*consultest.Cluster) *consult
 	})
 }
 
-// everything kills, stalls and cuts off agents, and kills servers of Consul.
+// everything kills, stalls and cuts off agents, and kills servers of the store.
 func (l *lab) everything(rounds int, rnd *rand.Rand) {
 	l.during(100, func() {
 		for range rounds {
@@ -215,7 +213,7 @@ func (l *lab) everything(rounds int, rnd *rand.Rand) {
 				l.requests(rnd.IntN(20))
 				l.heal(a)
 			case 3:
-				s := l.servers[rnd.IntN(len(l.servers))]
+				s := l.store.servers[rnd.IntN(len(l.store.servers))]
 				s.Kill()
 				l.requests(rnd.IntN(20))
 				s.Start()
