@@ -129,3 +129,29 @@ func TestFind(t *testing.T) {
 		t.Errorf("left of a document: %q", got)
 	}
 }
+
+// The documentation fits one head. Words are those that a reader reads, also in tables and code.
+func TestLength(t *testing.T) {
+	for pattern, most := range map[string]int{"docs/*.md": 45_000, "docs/decisions/*.md": 12_000, "README.md": 1_200, "ARCHITECTURE.md": 1_400, "CHANGELOG.md": 600} {
+		pages, err := filepath.Glob(filepath.Join("../..", pattern))
+		if err != nil || len(pages) == 0 {
+			t.Fatalf("%s: %v, %v", pattern, pages, err)
+		}
+		words := 0
+		for _, page := range pages {
+			text, err := os.ReadFile(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for word := range strings.FieldsSeq(string(text)) {
+				if strings.ContainsFunc(word, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
+					words++
+				}
+			}
+		}
+		t.Logf("%s: %d words", pattern, words)
+		if words > most {
+			t.Errorf("%s: %d words are more than %d: shorten, or merge two texts that say the same", pattern, words, most)
+		}
+	}
+}
