@@ -63,6 +63,25 @@ func TestImportedFilesAreValid(t *testing.T) {
 	}
 }
 
+// A text of another program is an answer of its own, also if it is empty or only in part readable.
+func TestImportOfAnotherText(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "text")
+	for _, text := range []string{"", "just words\n", "a: [\n"} {
+		must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
+		for _, program := range []string{"keepalived", "ipvsadm", "haproxy", "metallb", "ldirectord", "kube-vip"} {
+			got := run(t, Options{}, "import "+program+" "+file)
+			if got.code != command.ExitDegraded || !strings.Contains(got.stderr, "nothing to convert") {
+				t.Errorf("%s of %q: %v", program, text, got)
+			}
+		}
+	}
+	must.Succeed(t, os.WriteFile(file, []byte("kind: IPAddressPool\nmetadata: {name: a}\nspec: {addresses: [192.0.2.0/24]}\n---\na: [\n"), 0o600))
+	got := run(t, Options{}, "import metallb "+file)
+	if got.code != command.ExitDegraded || !strings.Contains(got.stdout, "192.0.2.0/24") || !strings.Contains(got.stderr, "not read from here on") {
+		t.Errorf("a broken second document: %v", got)
+	}
+}
+
 func TestImportOfAMissingFile(t *testing.T) {
 	for _, program := range []string{"keepalived", "ipvsadm", "haproxy", "metallb", "ldirectord", "kube-vip"} {
 		got := run(t, Options{}, "import "+program+" /nonexistent/file")

@@ -66,8 +66,8 @@ func (a *app) importCommand(program, file, long string, convert func(file string
 		Long: long + `
 
 The result is ironvip.toml and a file of services.d. On stderr, the command lists with file and line
-what has no equivalent. The exit code is 3 if "config validate" would refuse the result: the notes
-have the cause.`,
+what has no equivalent. The exit code is 3 if "config validate" would refuse the result, or nothing
+is in it: the notes have the cause.`,
 		Args: args,
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "write the files to this directory instead of stdout; existing files are not replaced")
@@ -86,6 +86,10 @@ have the cause.`,
 		for _, p := range problems {
 			result.Refused++
 			result.Note(migrate.Place{File: from}, "%s", p.Error())
+		}
+		if result.Empty() {
+			result.Refused++
+			result.Note(migrate.Place{File: from}, "nothing to convert")
 		}
 		if result.LAN() {
 			result.Note(migrate.Place{File: from}, "list the other hosts in announce.peers, and add announce.key_file: without them, each host announces all VIPs. Hosts of a fleet know each other")

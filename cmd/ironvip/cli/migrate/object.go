@@ -37,8 +37,9 @@ func (r *Result) Objects(name, text string, kinds ...string) map[string][]*Objec
 		case errors.Is(err, io.EOF):
 			return of
 		case err != nil: // the decoder can't go on
-			r.Note(Place{File: name, Line: 1}, "not read: %v", err)
-			return nil
+			r.Refused++
+			r.Note(Place{File: name, Line: 1}, "not read from here on: %v", err)
+			return of
 		case len(n.Content) == 1:
 			add(newObject(name, "", n.Content[0]))
 		}

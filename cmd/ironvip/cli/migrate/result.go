@@ -155,12 +155,17 @@ type Result struct {
 	Announce  *Announce    // nil: the input has nothing about announcements
 	Hooks     []Hook
 	Notes     []Note // by file and line, after SortNotes
-	Refused   int    // the notes about what "ironvip config validate" refuses in the result
+	Refused   int    // the notes about what "ironvip config validate" refuses in the result, and about a text that can't be read
 
 	noted map[Place]map[string]bool // the words of the notes
 	hooks map[string]int            // the names of Hooks
 
 	passwords []string // of BGP
+}
+
+// Empty reports whether nothing was converted.
+func (r *Result) Empty() bool {
+	return len(r.Services)+len(r.Addresses)+len(r.Pools)+len(r.Hooks) == 0 && r.Announce == nil
 }
 
 // AddHook adds a hook, and makes its name a DNS label that no other hook has.

@@ -58,7 +58,7 @@ func TestNothingIsLost(t *testing.T) {
 		{"aggregate and host routes", head + peer + "---\nkind: BGPAdvertisement\nspec: {aggregationLength: 24}\n---\nkind: BGPAdvertisement\n", "a bgp 192.0.2.0/24", ""},
 		{"no such profile", head + strings.Replace(peer, "10.0.0.1}", "10.0.0.1, bfdProfile: x}", 1), "a off", `f:8: there is no BFDProfile "x" here`},
 		{"another type", strings.Replace(head, "[192.0.2.0/24]", "{a: b}", 1), "a off", "f:4: spec.addresses is not understood"},
-		{"no YAML", head + "---\n\t{", "", "not read: yaml"},
+		{"no YAML", head + "---\na: [\n", "a off", "not read from here on: yaml"},
 		{"another text", "just words\n", "", `a resource of kind "" is not converted`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
