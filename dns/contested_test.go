@@ -76,9 +76,12 @@ func TestContestedNameAfterRestart(t *testing.T) {
 	undecided := func() {
 		t.Helper()
 		want := zone.Conflict{ConflictKey: zone.ConflictKey{Name: "shop.example.com", Service: key("young")}, Winner: key("old"), Undecided: true}
-		if c, _, ok := w.Conflicts().Get(want.ConflictKey); !ok || c != want {
-			t.Errorf("conflict %+v, %v", c, ok)
-		}
+		wait.For(t, "the conflict", func() error { // the zone has it a moment before the table
+			if c, _, ok := w.Conflicts().Get(want.ConflictKey); !ok || c != want {
+				return fmt.Errorf("%+v, %v", c, ok)
+			}
+			return nil
+		})
 		if n := w.NamesOf(key("young"))[2]; n.Name != want.Name || !n.Lost || !n.Undecided || n.Winner != want.Winner {
 			t.Errorf("name %+v", n)
 		}
