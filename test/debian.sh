@@ -1,11 +1,11 @@
 #!/bin/sh
 # Makes .cache/debian/root, a small Debian 12 with systemd, from the mirrors of this host. Tests install the packages in
-# copies of it, and boot it in the VM. It downloads about 60 MB once, and again when this file changes.
+# copies of it, and boot it in the VM. It downloads about 70 MB once, and again when this file changes.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 cache=$root/.cache/debian
-programs=apt,systemd-sysv,dbus,kmod,iproute2,nftables,ipvsadm,procps,passwd
+programs=apt,python3-apt,systemd-sysv,dbus,kmod,iproute2,nftables,ipvsadm,procps,passwd
 
 say() { echo "debian: $*" >&2; }
 die() { say "$*"; exit 1; }

@@ -46,6 +46,8 @@ drwxr-xr-x /usr/share/doc/ironvip/examples/grafana
 drwxr-xr-x /usr/share/doc/ironvip/examples/kubernetes
 -rw-r--r-- /usr/share/doc/ironvip/examples/kubernetes/clusterrole.yaml
 -rw-r--r-- /usr/share/doc/ironvip/examples/kubernetes/daemonset.yaml
+-rw-r--r-- /usr/share/doc/ironvip/examples/kubernetes/ironvip.toml
+-rw-r--r-- /usr/share/doc/ironvip/examples/kubernetes/kustomization.yaml
 drwxr-xr-x /usr/share/doc/ironvip/examples/prometheus
 -rw-r--r-- /usr/share/doc/ironvip/examples/prometheus/ironvip.rules.yml
 drwxr-xr-x /usr/share/doc/ironvip/examples/services.d

@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -120,16 +122,26 @@ func TestSecondImageIsIdentical(t *testing.T) {
 	}
 }
 
-// The Kubernetes API accepts the manifests, and ironvip the configuration in them.
-func TestDaemonSet(t *testing.T) {
-	cluster := kubetest.Start(t, kubetest.Options{})
-	var all strings.Builder
-	for _, name := range []string{"clusterrole.yaml", "daemonset.yaml"} {
-		text := must.Get(os.ReadFile(filepath.Join(repository(t), "configs/kubernetes", name)))(t)
-		fmt.Fprintf(&all, "%s\n---\n", text)
-	}
-	cluster.Apply(t, all.String())
+// An overlay as in docs/kubernetes.md has its own image and configuration. The Kubernetes API accepts the objects, and
+// ironvip the sample's configuration.
+func TestKustomization(t *testing.T) {
+	tool := exec.CommandContext(t.Context(), "go", "tool", "-n", "kustomize")
+	tool.Dir = filepath.Join(repository(t), "tools/kustomize")
+	tool.Stderr = os.Stderr
+	kustomize := strings.TrimSpace(string(must.Get(tool.Output())(t)))
+	overlay := t.TempDir()
+	page := string(must.Get(os.ReadFile(filepath.Join(repository(t), "docs/kubernetes.md")))(t))
+	_, after, _ := strings.Cut(page, "`kustomization.yaml`:\n\n```yaml\n")
+	sample, _, _ := strings.Cut(after, "```")
+	must.Succeed(t, os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(sample), 0o644))
+	const own = "# of the overlay\n"
+	must.Succeed(t, os.WriteFile(filepath.Join(overlay, "ironvip.toml"), []byte(own), 0o644))
+	base := filepath.Join(repository(t), "configs/kubernetes")
+	must.Succeed(t, os.CopyFS(filepath.Join(overlay, "kubernetes"), os.DirFS(base)))
+	output(t, filepath.Join(programs(t), hostArch(t), "ironvip"), "config", "validate", "--strict", base)
 
+	cluster := kubetest.Start(t, kubetest.Options{})
+	cluster.Apply(t, output(t, kustomize, "build", overlay))
 	var set struct {
 		Spec struct {
 			Template struct {
@@ -140,19 +152,17 @@ func TestDaemonSet(t *testing.T) {
 	}
 	cluster.Get(t, "/apis/apps/v1/namespaces/ironvip/daemonsets/ironvip", &set)
 	// No controller runs, so the test makes the pod of a node.
-	pod, err := yaml.Marshal(map[string]any{
+	pod := must.Get(yaml.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "ironvip-a", "namespace": "ironvip", "labels": set.Spec.Template.Metadata.Labels}, "spec": set.Spec.Template.Spec,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	cluster.Apply(t, string(pod))
+	expect.Contains(t, string(pod), "image: registry.example.com/ironvip:v1.2.3", "the pod")
 
-	var configMap struct{ Data map[string]string }
-	cluster.Get(t, "/api/v1/namespaces/ironvip/configmaps/ironvip", &configMap)
-	dir := t.TempDir()
-	for name, text := range configMap.Data {
-		must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	name := regexp.MustCompile(`name: (ironvip-[0-9a-z]{10})\n`).FindSubmatch(pod) // it changes with the text
+	if name == nil {
+		t.Fatalf("no ConfigMap in the pod:\n%s", pod)
 	}
-	output(t, filepath.Join(programs(t), hostArch(t), "ironvip"), "config", "validate", "--strict", dir)
+	var configMap struct{ Data map[string]string }
+	cluster.Get(t, "/api/v1/namespaces/ironvip/configmaps/"+string(name[1]), &configMap)
+	expect.Equal(t, configMap.Data["ironvip.toml"], own)
 }

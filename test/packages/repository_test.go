@@ -18,19 +18,7 @@ import (
 //
 // Slow: apt and dnf read and check repositories three times.
 func TestRepositories(t *testing.T) {
-	dir, home := filepath.Join(t.TempDir(), "release"), t.TempDir()
-	must.Succeed(t, os.CopyFS(dir, os.DirFS(packages(t))))
-	gpg := func(program string, args ...string) {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), need.Program(t, program), args...)
-		cmd.Env = append(os.Environ(), "GNUPGHOME="+home)
-		out, err := cmd.CombinedOutput()
-		must.Succeed(t, err, "%s: %s", program, out)
-	}
-	gpg("gpg", "--batch", "--passphrase", "", "--quick-generate-key", "operator@example.com", "rsa2048", "sign")
-	defer gpg("gpgconf", "--kill", "gpg-agent")
-	must.Succeed(t, script(repository(t), "packaging/repository.sh", []string{dir}, "GNUPGHOME="+home, "SIGN_KEY=operator@example.com"))
-
+	dir := release(t)
 	r := newRoot(t, false)
 	key := must.Get(os.ReadFile(filepath.Join(dir, "key.asc")))(t)
 	r.write("/etc/apt/keyrings/ironvip.asc", string(key))
@@ -60,4 +48,22 @@ func TestRepositories(t *testing.T) {
 	expect.True(t, err != nil && strings.Contains(string(out), "Hash Sum mismatch"), "apt accepts a changed index:\n%s", out)
 	text := dnf()
 	expect.False(t, strings.Contains(text, filepath.Base(rpm(t, hostArch(t)))), "dnf accepts a changed index:\n%s", text)
+}
+
+// release writes repositories of the packages with a signature, and returns their folder.
+func release(t *testing.T) string {
+	t.Helper()
+	dir, home := filepath.Join(t.TempDir(), "release"), t.TempDir()
+	must.Succeed(t, os.CopyFS(dir, os.DirFS(packages(t))))
+	gpg := func(program string, args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), need.Program(t, program), args...)
+		cmd.Env = append(os.Environ(), "GNUPGHOME="+home)
+		out, err := cmd.CombinedOutput()
+		must.Succeed(t, err, "%s: %s", program, out)
+	}
+	gpg("gpg", "--batch", "--passphrase", "", "--quick-generate-key", "operator@example.com", "rsa2048", "sign")
+	defer gpg("gpgconf", "--kill", "gpg-agent")
+	must.Succeed(t, script(repository(t), "packaging/repository.sh", []string{dir}, "GNUPGHOME="+home, "SIGN_KEY=operator@example.com"))
+	return dir
 }
