@@ -199,7 +199,7 @@ func (s *Server) collectTraffic(w *metric.Writer) {
 		return
 	}
 	w.Add(familyStatsUp, 1)
-	counted := s.Forwarding.Statistics.Counted()
+	counted, refused := s.Forwarding.Statistics.Counted(), map[[2]string]uint64{}
 	for key, t := range totals {
 		row := s.Tables.Frontends.Row(key)
 		if row == nil || t == (reconcile.Traffic{}) {
@@ -214,8 +214,15 @@ func (s *Server) collectTraffic(w *metric.Writer) {
 			w.Add(familyPackets, float64(t.In.Packets), service, port, frontend, "in")
 			w.Add(familyPackets, float64(t.Out.Packets), service, port, frontend, "out")
 		}
+		refused[[2]string{service, vip.MaxConnectionsPerSource}] += t.Refused.Connections
+		refused[[2]string{service, vip.MaxRatePerSource}] += t.Refused.Rate
 		if counted.Inactive {
 			w.Add(familyInactive, float64(t.Inactive), service, port, frontend)
+		}
+	}
+	for labels, n := range refused {
+		if n > 0 {
+			w.Add(familyServiceRefused, float64(n), labels[:]...)
 		}
 	}
 }

@@ -133,8 +133,10 @@ func TestStatsMetrics(t *testing.T) {
 	r := newRig(t, edit)
 	decode[v1.Service](r, "PUT", webPath, `{"ports":[{"name":"http","port":80},{"name":"https","port":443}],"backends":[{"address":"10.0.0.1"}]}`, "Prefer: wait=60")
 	keys := r.frontends("web")
-	stats.Set(keys[80], reconcile.Breakdown{Traffic: carried(0)})
-	stats.Set(keys[443], reconcile.Breakdown{Traffic: carried(1000)})
+	first, second := carried(0), carried(1000)
+	first.Refused, second.Refused = reconcile.Refused{Connections: 7}, reconcile.Refused{Connections: 6, Rate: 5}
+	stats.Set(keys[80], reconcile.Breakdown{Traffic: first})
+	stats.Set(keys[443], reconcile.Breakdown{Traffic: second})
 	stats.Set(vip.FrontendKey{Addr: netip.MustParseAddr("198.51.100.1"), Port: 1, Protocol: vip.TCP}, reconcile.Breakdown{Traffic: carried(5000)})
 	before, _ := stats.Readings()
 	a := r.ask("GET", v1.PathMetrics, "")
@@ -151,6 +153,7 @@ func TestStatsMetrics(t *testing.T) {
 		"ironvip_service_active_connections" + http + " 2", "ironvip_service_inactive_connections" + http + " 3",
 		"ironvip_service_packets_total" + direction(http, "in") + " 4", "ironvip_service_bytes_total" + direction(http, "in") + " 5",
 		"ironvip_service_packets_total" + direction(http, "out") + " 6", "ironvip_service_bytes_total" + direction(https, "out") + " 1007",
+		`ironvip_service_refused_total{reason="max_connections_per_source",service="web"} 13`, `ironvip_service_refused_total{reason="max_rate_per_source",service="web"} 5`,
 	} {
 		expect.Contains(t, string(a.body), want+"\n", "no %s", want)
 	}

@@ -259,6 +259,7 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		{func(f *vip.Frontend) { f.Affinity, f.Key.LastPort = time.Hour, 90 }, []string{"affinity on 10.96.0.1:80-90/tcp with backends at port 8080"}},
 		{func(f *vip.Frontend) { f.Affinity, f.Key.Audience = time.Hour, vip.InternalClients }, []string{"affinity on 10.96.0.1:80/tcp+internal with backends at port 8080"}},
 		{func(f *vip.Frontend) { f.Scheduler, f.Forward = vip.OtherScheduler, vip.ForwardHost+1 }, []string{`scheduler "other"`, `forward "vip.Forward(5)"`}},
+		{func(f *vip.Frontend) { f.MaxConnectionsPerSource, f.MaxRatePerSource = 1, 1 }, []string{"max_connections_per_source", "max_rate_per_source"}},
 	}
 	for _, c := range cases {
 		err := Unsupported(changed(c.change))
@@ -318,6 +319,7 @@ func TestSame(t *testing.T) {
 		changed(func(f *vip.Frontend) { f.Affinity = time.Second }),
 		changed(func(f *vip.Frontend) { f.Backends[0].Weight = 0 }),
 		changed(func(f *vip.Frontend) { f.Backends = f.Backends[:1] }),
+		changed(func(f *vip.Frontend) { f.MaxConnectionsPerSource = 1 }), // which Apply refuses
 	}
 	for _, g := range unlike {
 		expect.False(t, target.Same(f, g), "%+v is the same as %+v", g, f)

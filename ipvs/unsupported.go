@@ -24,6 +24,7 @@ func Unsupported(f *vip.Frontend) error {
 		r.onePacket(f)
 	}
 	r.ProxyProtocol(f)
+	r.sourceLimits(f)
 	if f.Affinity > 0 && hasMark(f) {
 		r.affinityByMark(f)
 	}
@@ -61,6 +62,18 @@ func (r *refusals) forwarding(f *vip.Frontend) {
 		if !nat && b.Addr.Port() != own {
 			r.Add("backends", "backend %s of %s with forward %q, which can't change the port", b.Addr, f.Key, method)
 		}
+	}
+}
+
+// sourceLimits checks the limits of each client. A real server leaves them to the director.
+func (r *refusals) sourceLimits(f *vip.Frontend) {
+	if f.MaxConnectionsPerSource > 0 && f.Kind != vip.OnRealServer {
+		r.Add(vip.MaxConnectionsPerSource, vip.MaxConnectionsPerSource)
+		r.Hint(`remove it, or use dataplane.mode "nft" or "proxy"`)
+	}
+	if f.MaxRatePerSource > 0 && f.Kind != vip.OnRealServer {
+		r.Add(vip.MaxRatePerSource, vip.MaxRatePerSource)
+		r.Hint(`remove it, or use dataplane.mode "nft"`)
 	}
 }
 

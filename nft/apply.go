@@ -215,6 +215,11 @@ func (t *Target) commit(ctx context.Context, items []*item, shared filter.Change
 				return err
 			}
 			d.put(x, t.opt.table())
+			for _, it := range items {
+				if it.old.limited() && !it.service.limited() && it.Key.Audience == vip.Everyone {
+					t.fw.ForgetRefusals(x, it.Key)
+				}
+			}
 			return nil
 		})
 	} else if len(t.records.Frontends) == 0 {

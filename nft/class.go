@@ -30,6 +30,7 @@ type class struct {
 	restricted bool   // only clients in the service's source ranges
 	keepPort   bool   // the backend gets the port that the client connects to
 	affinity   uint32 // seconds that a client stays with its backend; 0: off
+	limits     vip.SourceLimits
 
 	// The rules don't depend on these.
 	scheduler vip.Scheduler
@@ -61,13 +62,15 @@ func (c class) name() string {
 			flags |= 1 << i
 		}
 	}
-	return fmt.Sprintf("class_%d_%d_%d_%d_%d_%d_%d", c.choice, c.slots, c.masquerade, flags, c.affinity, c.scheduler, c.without)
+	return fmt.Sprintf("class_%d_%d_%d_%d_%d_%d_%d_%d_%d", c.choice, c.slots, c.masquerade, flags, c.affinity, c.scheduler, c.without,
+		c.limits.MaxConnectionsPerSource, c.limits.MaxRatePerSource)
 }
 
 // classOf returns the class with a chain of that name at an origin.
 func classOf(chain string, o origin) (c class, ok bool) {
 	var flags int
-	_, err := fmt.Sscanf(chain, "class_%d_%d_%d_%d_%d_%d_%d_", &c.choice, &c.slots, &c.masquerade, &flags, &c.affinity, &c.scheduler, &c.without)
+	_, err := fmt.Sscanf(chain, "class_%d_%d_%d_%d_%d_%d_%d_%d_%d_", &c.choice, &c.slots, &c.masquerade, &flags, &c.affinity, &c.scheduler, &c.without,
+		&c.limits.MaxConnectionsPerSource, &c.limits.MaxRatePerSource)
 	for i, set := range []*bool{&c.restricted, &c.keepPort, &c.onHost, &c.rounded} {
 		*set = flags&(1<<i) != 0
 	}

@@ -17,7 +17,7 @@ import (
 
 // layoutVersion is part of every rule's comment. Raise it whenever the rules, sets or the encoding of
 // elements change: at its start, the agent replaces a table of another version in one transaction.
-const layoutVersion = "ironvip nft 5: "
+const layoutVersion = "ironvip nft 7: "
 
 var families = []vip.Family{vip.IPv4, vip.IPv6}
 
@@ -185,6 +185,7 @@ func newLayout(name string) *filter.Layout {
 		l.AddWritten(describe(setID{kindClients, f, 0, 0}))
 	}
 	addCounters(l)
+	l.AddSourceLimits()
 	l.AddSet(&nftables.Set{Name: setShards, KeyType: word, IsMap: true, DataType: nftables.TypeVerdict})
 	for o := range shards {
 		l.AddChain(shardChain(o))
@@ -286,6 +287,7 @@ func (c class) rules(l *filter.Layout, o origin) (all []classRule) {
 				&expr.Lookup{SourceRegister: regNumber, SetName: setID{kindSources, f, 0, 0}.String(), Invert: true},
 				filter.Verdict(expr.VerdictAccept, "")))
 		}
+		filter.SourceLimits(f, o.ranged(), c.limits, filter.Verdict(expr.VerdictAccept, ""), add)
 	}
 	switch c.masquerade {
 	case vip.MasqueradeAlways:

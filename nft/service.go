@@ -36,6 +36,9 @@ func (s *service) weigh(a netip.AddrPort, weight uint16) {
 	s.weights[a] = weight
 }
 
+// limited reports whether s, which may be nil, has limits of each client.
+func (s *service) limited() bool { return s != nil && s.class.limits != vip.SourceLimits{} }
+
 // numbers assigns the numbers of services and members. They aren't used again before the table is
 // rebuilt, because a client's element may still have one. After a restart, those above the ones in use
 // are: a client then stays with another backend of its service.
@@ -92,7 +95,7 @@ func desired(f *vip.Frontend, old *service, n *numbers) *service {
 	} else {
 		s.number = n.nextService()
 	}
-	s.class = class{scheduler: f.Scheduler, onHost: f.Kind == vip.OnHost, choice: choiceOf(f), masquerade: usage.Masquerade(f), affinity: seconds(f),
+	s.class = class{scheduler: f.Scheduler, onHost: f.Kind == vip.OnHost, choice: choiceOf(f), masquerade: usage.Masquerade(f), affinity: seconds(f), limits: f.SourceLimits,
 		keepPort: f.Key.Ranged() && len(f.Backends) > 0 && f.Backends[0].Addr.Port() == 0}
 	s.sources, s.class.restricted = usage.Sources(f)
 	all := false // weights has all backends
@@ -137,7 +140,7 @@ func desired(f *vip.Frontend, old *service, n *numbers) *service {
 // frontend returns the frontend that s stands for, in the normal form of this dataplane.
 func (s *service) frontend() vip.Frontend {
 	f := vip.Frontend{Key: s.key, Kind: vip.OnVIP, Forward: vip.ForwardNAT, Scheduler: s.class.scheduler,
-		Masquerade: s.class.masquerade, Affinity: time.Duration(s.class.affinity) * time.Second, SourceRanges: s.sources}
+		Masquerade: s.class.masquerade, Affinity: time.Duration(s.class.affinity) * time.Second, SourceRanges: s.sources, SourceLimits: s.class.limits}
 	if s.class.onHost {
 		f.Kind = vip.OnHost
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/nftwire"
 	"github.com/ironvip/ironvip/plane/kernel/conntrack"
+	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
@@ -75,6 +76,31 @@ func (t *Target) recorded(k vip.FrontendKey) *vip.Frontend {
 	t.reading.RLock()
 	defer t.reading.RUnlock()
 	return t.records.Frontends[k]
+}
+
+// recordedAt returns the frontend for everyone that counts refused clients at a key, or nil.
+func (t *Target) recordedAt(k vip.FrontendKey) *vip.Frontend {
+	if k.Port > 0 {
+		return t.recorded(k)
+	}
+	t.reading.RLock()
+	defer t.reading.RUnlock()
+	if ranges := t.records.Ranges[usage.PortSpaceOf(&vip.Frontend{Key: k})]; len(ranges) > 0 {
+		return t.records.Frontends[ranges[0]]
+	}
+	return nil
+}
+
+// refusals reads the counters of refused clients.
+func (t *Target) refusals(ctx context.Context) (filter.Refusals, error) {
+	r := t.stats
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.conn.Open(ctx); err != nil {
+		return nil, err
+	}
+	defer r.conn.Close()
+	return filter.ReadRefusals(ctx, r.conn, r.table)
 }
 
 // Counted implements reconcile.Statistics.
@@ -141,6 +167,15 @@ func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (m
 			return nil, err
 		}
 	}
+	refused, err := t.refusals(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for k := range refused {
+		if at := t.recordedAt(k); at != nil && all[at.Key] == nil && want(at.Key) {
+			all[at.Key] = &total{}
+		}
+	}
 	for p := range parts {
 		match := conntrack.Flow{Frontend: vip.FrontendKey{Protocol: p.protocol}}
 		err := t.flows.Each(ctx, p.family, match, func(e *conntrack.Entry) bool {
@@ -158,6 +193,7 @@ func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (m
 		for w, v := range x.counted {
 			addCounter(&x.sum, way(w), v)
 		}
+		x.sum.Refused = refused.Take(k)
 		found[k] = x.sum
 	}
 	return found, nil
@@ -216,6 +252,11 @@ func (t *Target) Breakdown(ctx context.Context, key vip.FrontendKey) (sum reconc
 	if err != nil || !found {
 		return sum, false, err
 	}
+	refused, err := t.refusals(ctx)
+	if err != nil {
+		return sum, false, err
+	}
+	sum.Refused = refused.Take(key)
 	err = t.flows.Entries(ctx, key, func(e *conntrack.Entry) {
 		if !e.Translated {
 			return

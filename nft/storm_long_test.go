@@ -4,6 +4,7 @@ package nft
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -40,6 +41,7 @@ func drawWish(t *rapid.T) *vip.Frontend {
 	f.SchedulerPort = choiceOf(f) == chooseBySource && rapid.Bool().Draw(t, "port")
 	f.Masquerade = rapid.SampledFrom([]vip.Masquerade{vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever, vip.MasqueradeOwn}).Draw(t, "masquerade")
 	f.Affinity = rapid.SampledFrom([]time.Duration{0, 0, time.Minute, time.Hour}).Draw(t, "affinity")
+	f.MaxRatePerSource = rapid.SampledFrom([]uint16{0, 0, math.MaxUint16}).Draw(t, "rate of a client")
 	if !owns(key.Addr) {
 		f.Kind = vip.OnHost
 	} else {

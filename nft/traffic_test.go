@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"net"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -139,6 +140,23 @@ func TestWeightsAreShares(t *testing.T) {
 		}
 		w.refused(w.Client, "tcp", netip.AddrPortFrom(f.Key.Addr, 81))
 		w.refused(w.Director, "tcp", netip.AddrPortFrom(f.Key.Addr, 81))
+	}
+}
+
+// A masqueraded connection gets a port that doesn't depend on the client's.
+func TestMasqueradedPortsAreDrawn(t *testing.T) {
+	w := newWorld(t)
+	for i, addr := range []string{"10.96.0.1", "fd96::1"} {
+		f := frontend(addr, 80, vip.TCP, w.servers("tcp", i > 0, 0)...)
+		w.set(f)
+		kept := 0
+		for range 5 {
+			c := must.Get(w.Client.Dial("tcp", f.Key.AddrPort()))(t)
+			if own := c.LocalAddr().(*net.TCPAddr).AddrPort(); own.Port() == must.Get(c.Ask())(t).Client.Port() {
+				kept++
+			}
+		}
+		expect.AtMost(t, kept, 1, "%s: connections with the client's port", f.Key)
 	}
 }
 
@@ -444,6 +462,9 @@ func TestCostOfAChange(t *testing.T) {
 		{"an addition", func(f *vip.Frontend) { f.Backends = one.Backends }, 6},
 		{"a removal", func(f *vip.Frontend) { f.Backends = append(f.Backends[:3:3], f.Backends[4:]...) }, 6},
 		{"nothing", func(f *vip.Frontend) {}, 0},
+		{"limits, which are a new class", func(f *vip.Frontend) { f.MaxConnectionsPerSource = 7 }, 20},
+		{"no limits", func(f *vip.Frontend) { f.MaxConnectionsPerSource = 0 }, 6},
+		{"limits again", func(f *vip.Frontend) { f.MaxConnectionsPerSource = 7 }, 2},
 	}
 	now := one
 	for _, c := range changes {

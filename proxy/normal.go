@@ -51,6 +51,9 @@ func Unsupported(f *vip.Frontend) error {
 	if f.Masquerade == vip.MasqueradeNever && forwardsNAT(f) { // other methods never masquerade
 		refuse("masquerade", fmt.Sprintf("masquerade %q: backends always see this host's address", vip.MasqueradeNever))
 	}
+	if f.MaxRatePerSource > 0 {
+		refuse(vip.MaxRatePerSource, vip.MaxRatePerSource)
+	}
 	if len(f.Backends) > pick.MaxBackends {
 		refuse("backends", fmt.Sprintf("%d backends, more than %d", len(f.Backends), pick.MaxBackends))
 	}
@@ -103,6 +106,7 @@ func Same(a, b *vip.Frontend) bool {
 		a.SchedulerPort == b.SchedulerPort &&
 		a.OnePacket == b.OnePacket &&
 		a.Affinity == b.Affinity &&
+		a.SourceLimits == b.SourceLimits &&
 		vip.SameProxySettings(a.Relay, b.Relay) &&
 		(a.Forward == b.Forward || forwardsNAT(a) && forwardsNAT(b)) &&
 		(a.Masquerade == vip.MasqueradeNever) == (b.Masquerade == vip.MasqueradeNever) &&

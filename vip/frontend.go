@@ -105,8 +105,9 @@ type Frontend struct {
 	KeepsOwner        bool // of a whole address: its owner keeps it while no host has a usable backend
 	Affinity          time.Duration
 	SourceRanges      []netip.Prefix
-	DrainTimeout      time.Duration
-	Relay             *ProxySettings // the service's
+	SourceLimits
+	DrainTimeout time.Duration
+	Relay        *ProxySettings // the service's
 
 	Backends []Endpoint // sorted by address, then port; no duplicates
 }

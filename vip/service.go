@@ -156,6 +156,7 @@ type Settings struct {
 	// SlowStart is how long the weight of a backend grows after the backend begins to take new
 	// connections. 0: it has its whole weight at once.
 	SlowStart Seconds
+	SourceLimits
 	// HealthPort is a host port on which the agent reports by HTTP whether this node has a ready
 	// backend of the service. It is for upstream balancers, as Kubernetes' healthCheckNodePort is.
 	// It is set only with ExternalTraffic Local.
@@ -167,6 +168,19 @@ type Settings struct {
 	Masquerade      Masquerade
 	Affinity        time.Duration // 0: none; else how long a client keeps its backend
 	DrainTimeout    time.Duration
+}
+
+// The keys of SourceLimits in documents, and the reasons of refusals in metrics.
+const (
+	MaxConnectionsPerSource = "max_connections_per_source"
+	MaxRatePerSource        = "max_rate_per_source"
+)
+
+// SourceLimits bound what one client may open at each address and port of a service; a range counts as one port. A client is
+// an address of IPv4, or a /64 of IPv6. Clients on this host have no limit. 0: no limit.
+type SourceLimits struct {
+	MaxConnectionsPerSource uint16 // open connections and UDP sessions
+	MaxRatePerSource        uint16 // new ones per second; a burst may have as many at once
 }
 
 // Port is one port of a service, or a range of ports. No two ports of a service have both the same

@@ -228,7 +228,10 @@ func TestPlanNamesEveryField(t *testing.T) {
 		"health default -> http /healthz": func(s *vip.Service) { s.Check = httpCheck() },
 		"on_unhealthy none -> reset":      func(s *vip.Service) { s.ResetUnhealthy = true },
 		"slow_start none -> 30s":          func(s *vip.Service) { s.SlowStart = 30 },
-		"panic_threshold none -> 50":      func(s *vip.Service) { s.PanicThreshold = 50 },
+		"max_connections_per_source none -> 9, max_rate_per_source none -> 5": func(s *vip.Service) {
+			s.SourceLimits = vip.SourceLimits{MaxConnectionsPerSource: 9, MaxRatePerSource: 5}
+		},
+		"panic_threshold none -> 50": func(s *vip.Service) { s.PanicThreshold = 50 },
 	} {
 		before, after := service("web", nil), service("web", nil, change)
 		for _, f := range reflect.VisibleFields(reflect.TypeFor[vip.Service]()) {

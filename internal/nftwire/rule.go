@@ -126,7 +126,20 @@ func appendExpr(b []byte, e expr.Any) (name string, _ []byte) {
 	case *expr.Reject:
 		b = appendNumbers(b, number{unix.NFTA_REJECT_TYPE, e.Type})
 		return "reject", netlink.AppendAttr(b, unix.NFTA_REJECT_ICMP_CODE, e.Code)
+	case *expr.Connlimit:
+		return "connlimit", appendNumbers(b, number{expr.NFTA_CONNLIMIT_COUNT, e.Count}, number{expr.NFTA_CONNLIMIT_FLAGS, e.Flags})
+	case *expr.Limit:
+		flags := uint32(0)
+		if e.Over {
+			flags = unix.NFT_LIMIT_F_INV
+		}
+		b = netlink.AppendAttr64BE(b, unix.NFTA_LIMIT_RATE, e.Rate)
+		b = netlink.AppendAttr64BE(b, unix.NFTA_LIMIT_UNIT, uint64(e.Unit))
+		return "limit", appendNumbers(b, number{unix.NFTA_LIMIT_BURST, e.Burst}, number{unix.NFTA_LIMIT_TYPE, uint32(e.Type)}, number{unix.NFTA_LIMIT_FLAGS, flags})
 	case *expr.Masq:
+		if e.FullyRandom {
+			b = appendNumbers(b, number{unix.NFTA_MASQ_FLAGS, expr.NF_NAT_RANGE_PROTO_RANDOM_FULLY})
+		}
 		return "masq", b
 	case *expr.Counter:
 		b = netlink.AppendAttr64BE(b, unix.NFTA_COUNTER_BYTES, e.Bytes)

@@ -179,6 +179,7 @@ func frontend(s *vip.Service, p *vip.Port, kind vip.FrontendKind, key vip.Fronte
 		OnePacket:         s.OnePacket && p.Protocol == vip.UDP,
 		Forward:           s.Forward,
 		Affinity:          s.Affinity,
+		SourceLimits:      s.SourceLimits,
 		DrainTimeout:      s.DrainTimeout,
 		Relay:             s.Relay,
 	}

@@ -23,6 +23,7 @@ func SameFrontend(a, b vip.Frontend) bool {
 		a.Masquerade == b.Masquerade &&
 		a.DrainTimeout == b.DrainTimeout &&
 		a.KeepsOwner == b.KeepsOwner &&
+		a.SourceLimits == b.SourceLimits &&
 		vip.SameProxySettings(a.Relay, b.Relay) &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		SameEndpoints(a.Backends, b.Backends)

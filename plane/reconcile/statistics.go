@@ -49,6 +49,14 @@ type Traffic struct {
 	Inactive uint64
 	In, Out  Volume
 	Rates    Rates
+	Refused  Refused
+}
+
+// Refused counts the new connections that were refused for a limit of their client, see vip.SourceLimits. The userspace proxy
+// counts them with its other refusals instead.
+type Refused struct {
+	Connections uint64 // beyond MaxConnectionsPerSource
+	Rate        uint64 // beyond MaxRatePerSource
 }
 
 // Volume is an amount of traffic in one direction.
@@ -77,6 +85,8 @@ func (t *Traffic) Add(u Traffic) {
 	t.Rates.Connections += u.Rates.Connections
 	t.Rates.In.add(u.Rates.In)
 	t.Rates.Out.add(u.Rates.Out)
+	t.Refused.Connections += u.Refused.Connections
+	t.Refused.Rate += u.Refused.Rate
 }
 
 func (v *Volume) add(w Volume) {

@@ -96,13 +96,17 @@ func (f *Frontend) Admit(client netip.Addr, announced bool, files int64) *Servic
 }
 
 // Accepts reports whether the source ranges allow a client. Without ranges, all clients are accepted. Clients
-// on this host always are: the kernel gives them the VIP itself as their source address unless they
-// request another. It costs O(ranges).
+// on this host always are. It costs O(ranges).
 func (f *Frontend) Accepts(client netip.Addr) bool {
 	ranges := f.backends.Load().spec.SourceRanges
 	client = client.Unmap().WithZone("")
-	return len(ranges) == 0 || slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(client) }) ||
-		client == f.Key.Addr || f.balancer.own(client)
+	return len(ranges) == 0 || slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(client) }) || f.isOwn(client)
+}
+
+// isOwn reports whether a client is on this host: the kernel gives it the VIP itself as its source address unless it requests
+// another.
+func (f *Frontend) isOwn(client netip.Addr) bool {
+	return client == f.Key.Addr || f.balancer.own(client)
 }
 
 // Usage returns the state of the descriptors for traffic. It costs O(1) if capacity isn't short,

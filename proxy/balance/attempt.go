@@ -34,6 +34,7 @@ type Attempt struct {
 
 	service  *Service
 	entered  bool        // counted in service
+	source   netip.Addr  // counted in the sources of f; zero: none
 	mayWait  bool        // in the queue of service
 	patience *time.Timer // once it has waited
 	arrival  uint64      // its number in the queue; 0: it never waited

@@ -27,6 +27,7 @@ type Frontend struct {
 	backends atomic.Pointer[backends]
 	tally    tally
 	passive  passive.Frontend
+	sources  sources
 }
 
 // backends is the set from which a frontend chooses. It is immutable; an update, or the first client, replaces it.

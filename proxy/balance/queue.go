@@ -223,10 +223,16 @@ func (a *Attempt) take() (*Endpoint, Reason) {
 	if len(a.f.backends.Load().usable) == 0 {
 		return nil, noBackend
 	}
-	if !a.entered && !a.service.enter() {
-		return nil, serviceFull
+	if !a.entered {
+		if !a.enterSource() {
+			return nil, sourceFull
+		}
+		if !a.service.enter() {
+			a.leaveSource()
+			return nil, serviceFull
+		}
+		a.entered = true
 	}
-	a.entered = true
 	full := false
 	for {
 		e := a.next()
@@ -251,6 +257,7 @@ func (a *Attempt) take() (*Endpoint, Reason) {
 func (a *Attempt) exit() {
 	if a.entered {
 		a.entered = false
+		a.leaveSource()
 		a.service.leave()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // Reason is why a client is refused: a TCP connection is reset, a datagram without a session is
@@ -28,6 +29,7 @@ const (
 	backendsFull
 	queueFull
 	queueTimeout
+	sourceFull
 	reasons         // the number of reasons
 	Admitted Reason = 255
 )
@@ -51,6 +53,7 @@ var reasonTexts = [reasons]struct{ label, meaning string }{
 	backendsFull:    {"backend_max_connections", "each usable backend has its max_connections"},
 	queueFull:       {"max_queue", "max_queue clients wait for a place"},
 	queueTimeout:    {"queue_timeout", "no place within queue_timeout"},
+	sourceFull:      {vip.MaxConnectionsPerSource, "the client has max_connections_per_source"},
 }
 
 // err returns the reason as an error, or nil if there is none.

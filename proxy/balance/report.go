@@ -28,7 +28,7 @@ func (r *Report) Panics() (clients uint64, now bool) {
 }
 
 // ownLimits are the reasons that are limits of a service.
-var ownLimits = []string{serviceFull.String(), backendsFull.String(), queueFull.String(), queueTimeout.String()}
+var ownLimits = []string{serviceFull.String(), backendsFull.String(), queueFull.String(), queueTimeout.String(), sourceFull.String()}
 
 // Limited returns the services that are full, or have refused clients in the last minute because of their own limits,
 // by name.

@@ -163,6 +163,27 @@ var clients = []scenario{
 		},
 	},
 	{
+		name: "a limit of connections for each client", shows: []*feature{sourceConnections}, families: both,
+		steps: []step{
+			put(service("web", nodePortAndUDP, firstTwo, "max_connections_per_source = 2\n")),
+			holdAll(2, client, "web"), refused(client, "web"),
+			ask(client, "web@node", 1), ask(client, "web:7053/udp", 1), // other ports
+			hold("pod", pod, "web"),                                                                        // another client
+			hold("own 0", director, "web"), hold("own 1", director, "web"), hold("own 2", director, "web"), // this host
+			held("web 0"), held("web 1"),
+			release("web 0"), eventually(ask(client, "web", 1)),
+		},
+	},
+	{
+		name: "a limit of the rate of each client", shows: []*feature{sourceRate}, families: both,
+		steps: []step{
+			put(service("web", nodePortAndUDP, firstTwo, "max_rate_per_source = 1\n")),
+			ask(client, "web", 1), eventually(refused(client, "web")), ask(client, "web:7053/udp", 1), eventually(refused(client, "web:7053/udp")),
+			ask(pod, "web", 1), ask(director, "web", 3),
+			eventually(ask(client, "web", 1)),
+		},
+	},
+	{
 		name: "balancers in front of plain backends", shows: []*feature{acceptProxy}, families: both,
 		steps: []step{
 			put(masqueraded("auto") + "accept_proxy_from = [ \"{net:pod}\", \"{client}\" ]\n"),

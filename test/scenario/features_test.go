@@ -182,10 +182,12 @@ var (
 	backendLimit  = &feature{name: "`max_connections` of backends", sample: somePort + "backends = [ { address = \"10.1.0.11\", max_connections = 100 } ]\n"}
 	serviceLimit  = &feature{name: "`max_connections` and `max_queue` of a service", sample: someService + "max_connections = 100\nmax_queue = 10\n",
 		does: map[string]string{"proxy": "yes", "ipvs": "no effect", "nft": "no effect"}}
-	nodePorts  = &feature{name: "`node_port`", sample: "ports = [ { port = 80, node_port = \"auto\" } ]\n" + someBackend}
-	portRange  = &feature{name: "a port range", sample: "ports = [ { port = \"10000-10099\" } ]\n" + someBackend}
-	allPorts   = &feature{name: "`port = \"all\"`", sample: "ports = [ { port = \"all\" } ]\n" + someBackend}
-	rangeToOne = &feature{name: "a port range with a `target_port`", sample: "ports = [ { port = \"10000-10099\", target_port = 80 } ]\n" + someBackend}
+	sourceConnections = &feature{name: "`max_connections_per_source`", sample: someService + "max_connections_per_source = 100\n"}
+	sourceRate        = &feature{name: "`max_rate_per_source`", sample: someService + "max_rate_per_source = 100\n"}
+	nodePorts         = &feature{name: "`node_port`", sample: "ports = [ { port = 80, node_port = \"auto\" } ]\n" + someBackend}
+	portRange         = &feature{name: "a port range", sample: "ports = [ { port = \"10000-10099\" } ]\n" + someBackend}
+	allPorts          = &feature{name: "`port = \"all\"`", sample: "ports = [ { port = \"all\" } ]\n" + someBackend}
+	rangeToOne        = &feature{name: "a port range with a `target_port`", sample: "ports = [ { port = \"10000-10099\", target_port = 80 } ]\n" + someBackend}
 
 	healthChecks   = &feature{name: "`health`", sample: someService + "health = { type = \"http\" }\n"}
 	resetUnhealthy = &feature{name: "`on_unhealthy = \"reset\"`", sample: someService + "on_unhealthy = \"reset\"\n"}
@@ -220,7 +222,7 @@ var groups = []struct {
 	{"Protocols and forwarding", []*feature{tcp, halfClose, udp, sctp, ipv4, ipv6, dualStack, portRange, rangeToOne, allPorts, nodePorts, nat, dr, tunnel, tunnel6, floats}},
 	{"Choosing a backend", []*feature{rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh, fallback, portFlag, onePacket, affinity, stickyRange, stickyInside, states,
 		localBoth, localOutside, sameZone, sameNode, hints, somePorts, replacement}},
-	{"Client addresses and access", []*feature{masqAuto, masqAlways, masqNever, clientAddress, sourceRanges, rangesOfUDP, proxyProtocol, acceptProxy, backendLimit, serviceLimit, refusal, unserved, firewalls}},
+	{"Client addresses and access", []*feature{masqAuto, masqAlways, masqNever, clientAddress, sourceRanges, rangesOfUDP, proxyProtocol, acceptProxy, backendLimit, serviceLimit, sourceConnections, sourceRate, refusal, unserved, firewalls}},
 	{"Health", []*feature{healthChecks, resetUnhealthy, panicThreshold, backups, slowStart}},
 	{"Changes", []*feature{drain, settings, udpMove, outlive}},
 }

@@ -3,6 +3,7 @@ package spec
 import (
 	"cmp"
 	"maps"
+	"math"
 	"net/http"
 	"net/netip"
 	"reflect"
@@ -74,6 +75,8 @@ var Fields = bind[Service, vip.Service]([]Field{
 	{Key: "max_connections", Type: limit[uint32](vip.MaxMaxConnections, oneOrNone), Row: "limits", Shown: "connections up to %s", Meaning: "open connections and UDP sessions of the service ([more](#connection-limits))"},
 	{Key: "max_queue", Type: limit[uint32](vip.MaxMaxQueue, oneOrNone), Row: "limits", Shown: "queue of %s", Meaning: "TCP clients that wait when a limit is reached"},
 	{Key: "queue_timeout", Type: span(times{vip.MinQueueTimeout, vip.MaxQueueTimeout, vip.DefaultQueueTimeout, 1}), Row: "timeouts", Shown: "queue %s", Meaning: "how long these clients wait"},
+	{Key: "max_connections_per_source", Type: limit[uint16](math.MaxUint16, oneOrNone), Row: "limits", Shown: "%s of a client", Meaning: "open connections and UDP sessions of one client at each address and port ([more](#limits-for-each-client))"},
+	{Key: "max_rate_per_source", Type: limit[uint16](math.MaxUint16, oneOrNone), Row: "limits", Shown: "%s new of a client per second", Meaning: "new connections and UDP sessions of one client per second, at each address and port"},
 	{Key: "health", Host: true, Name: "Check", Type: kind[*HealthCheck, *vip.HealthCheck]{read: (*builder).healthCheck, show: fromCheck}, Row: "health", Meaning: "how backends are [checked](#health)", Values: "a [health check](health.md#fields-of-a-health-check)", Default: "the [default check](health.md#default-checks)"},
 	{Key: "on_unhealthy", Name: "ResetUnhealthy", Type: onUnhealthy, Row: "health", Shown: "unhealthy backends %s connections", Meaning: "the open connections of a backend that becomes unhealthy", Values: "`drain`: they continue; `reset`: they end"},
 	{Key: "panic_threshold", Host: true, Type: limit[uint8](100, "0 to %d, in percent; 0 is off"), Row: "health", Shown: "panic below %s%%", Meaning: "health has no effect while fewer backends than this are healthy, of the ready ones"},

@@ -176,7 +176,7 @@ func (b *builder) number(key string, n, least, most int, values string) int {
 }
 
 // limit is the Type of a number from 0 to most. Values is a format for most.
-func limit[T uint8 | uint32](most int, values string) Type {
+func limit[T uint8 | uint16 | uint32](most int, values string) Type {
 	values = fmt.Sprintf(values, most)
 	return kind[int, T]{values: values, def: "0",
 		read: func(b *builder, key string, n int) T { return T(b.number(key, n, 0, most, values)) },

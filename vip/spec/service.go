@@ -48,6 +48,9 @@ type Service struct {
 	MaxQueue       int       `toml:"max_queue,omitempty" json:"max_queue,omitempty"`
 	QueueTimeout   *Duration `toml:"queue_timeout,omitempty" json:"queue_timeout,omitempty"`
 
+	MaxConnectionsPerSource int `toml:"max_connections_per_source,omitempty" json:"max_connections_per_source,omitempty"`
+	MaxRatePerSource        int `toml:"max_rate_per_source,omitempty" json:"max_rate_per_source,omitempty"`
+
 	Health         *HealthCheck `toml:"health,omitempty" json:"health,omitempty"`
 	OnUnhealthy    string       `toml:"on_unhealthy,omitempty" json:"on_unhealthy,omitempty"`
 	PanicThreshold int          `toml:"panic_threshold,omitempty" json:"panic_threshold,omitempty"`

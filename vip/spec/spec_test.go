@@ -134,6 +134,7 @@ func services(t *rapid.T) vip.Service {
 			ForNodes: vip.NamesOf(rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"n1", "n2"}), 0, 2, rapid.ID).Draw(t, "for nodes")...)})
 	}
 	s.PanicThreshold, s.ResetUnhealthy = rapid.Uint8Range(0, 100).Draw(t, "panic threshold"), rapid.Bool().Draw(t, "reset")
+	s.SourceLimits = vip.SourceLimits{MaxConnectionsPerSource: rapid.Uint16().Draw(t, "connections of a client"), MaxRatePerSource: rapid.Uint16().Draw(t, "rate of a client")}
 	if weighted := []vip.Scheduler{vip.WeightedRoundRobin, vip.WeightedLeastConnection, vip.ShortestExpectedDelay, vip.NeverQueue}; slices.Contains(weighted, s.Scheduler) {
 		s.SlowStart = rapid.SampledFrom([]vip.Seconds{0, 1, 90, 3600}).Draw(t, "slow start")
 	}
@@ -280,10 +281,10 @@ func TestRows(t *testing.T) {
 	}{
 		{`"namespace": "default"`, map[string]string{"balance": "wrr, nat, drain 1m"}},
 		{`"scheduler": "mh", "scheduler_flags": ["port"], "affinity": {}, "drain_timeout": "90s", "idle_timeout": "5m", "connect_timeout": "3s", "queue_timeout": "1s", "half_close_timeout": "5s",
-			"max_connections": 100, "max_queue": 50, "external_traffic": "local", "internal_traffic": "cluster", "masquerade": "never", "traffic_distribution": "same-zone",
+			"max_connections": 100, "max_queue": 50, "max_connections_per_source": 9, "max_rate_per_source": 5, "external_traffic": "local", "internal_traffic": "cluster", "masquerade": "never", "traffic_distribution": "same-zone",
 			"health": {"type": "http", "path": "/x", "port": 81}, "on_unhealthy": "reset", "panic_threshold": 30,
 			"source_ranges": ["10.0.0.0/8", "192.0.2.0/24"], "proxy_protocol": "v2", "accept_proxy_from": ["10.0.0.1"]`,
-			map[string]string{"balance": "mh (port), nat, affinity 3h, drain 1m30s", "timeouts": "idle 5m, half-close 5s, queue 1s", "limits": "connections up to 100, queue of 50",
+			map[string]string{"balance": "mh (port), nat, affinity 3h, drain 1m30s", "timeouts": "idle 5m, half-close 5s, queue 1s", "limits": "connections up to 100, queue of 50, 9 of a client, 5 new of a client per second",
 				"traffic": "external local, prefers same-zone, masquerade never", "health": "http /x at port 81 every 2s, unhealthy backends reset connections, panic below 30%",
 				"clients": "10.0.0.0/8+192.0.2.0/24", "proxy protocol": "v2 to backends, accepted from 10.0.0.1/32"}},
 		{`"slow_start": "30s"`, map[string]string{"balance": "wrr, nat, drain 1m", "health": "slow start 30s"}},

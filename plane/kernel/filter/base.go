@@ -113,13 +113,17 @@ func (l *Layout) unserved(f vip.Family) rule {
 }
 
 func (l *Layout) hairpin(f vip.Family) rule {
-	return rule{chainPostrouting, "a backend that reaches itself", join(l.pair(f, SetHairpin), &expr.Masq{})}
+	return rule{chainPostrouting, "a backend that reaches itself", join(l.pair(f, SetHairpin), masquerade)}
 }
+
+// masquerade draws the port. Kept ports of clients would fill the range from which clients take theirs, and the kernel searches
+// long for a free port beside it.
+var masquerade = &expr.Masq{FullyRandom: true}
 
 func masqueradeBit() []rule {
 	return []rule{
 		{chainPostrouting, "not marked", join(withoutBit(), Verdict(expr.VerdictReturn, ""))},
 		{chainPostrouting, "the mark has served", clearBit()},
-		{chainPostrouting, "masquerade", []expr.Any{&expr.Masq{}}},
+		{chainPostrouting, "masquerade", []expr.Any{masquerade}},
 	}
 }

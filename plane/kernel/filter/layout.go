@@ -12,7 +12,7 @@ import (
 
 // LayoutVersion is part of every rule's comment. Raise it whenever the rules or sets
 // change: at its start, the agent replaces a table of another version in one transaction.
-const LayoutVersion = "ironvip 5: "
+const LayoutVersion = "ironvip 6: "
 
 // Priorities of the base chains. IPVS handles packets at 99 in input and at -98 in output,
 // conntrack at -200. Packets to a virtual address after that have no service.

@@ -72,11 +72,14 @@ func setMark(mark uint32) []expr.Any {
 	}
 }
 
-// FromHere matches packets whose source is an address of this host.
-func FromHere() []expr.Any {
+// FromHere matches packets whose source is an address of this host, and FromElsewhere the others.
+func FromHere() []expr.Any      { return sourceType(expr.CmpOpEq) }
+func FromElsewhere() []expr.Any { return sourceType(expr.CmpOpNeq) }
+
+func sourceType(op expr.CmpOp) []expr.Any {
 	return []expr.Any{
 		&expr.Fib{Register: regAddr, FlagSADDR: true, ResultADDRTYPE: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: regAddr, Data: native(unix.RTN_LOCAL)},
+		&expr.Cmp{Op: op, Register: regAddr, Data: native(unix.RTN_LOCAL)},
 	}
 }
 

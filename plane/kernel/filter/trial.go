@@ -30,7 +30,7 @@ var baseTrials = []Trial{
 	{Module: "nft_ct", Detail: `nf_tables has no expression "ct"`, Rule: []expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: regAddr}}},
 	{Module: "nft_fib_inet", Detail: `nf_tables has no expression "fib"`, Rule: FromHere()[:1]},
 	{Module: "nft_reject_inet", Detail: `nf_tables has no expression "reject"`, Rule: []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}},
-	{Module: "nft_masq", Detail: `nf_tables has no expression "masq"`, Rule: []expr.Any{&expr.Masq{}}},
+	{Module: "nft_masq", Detail: `nf_tables has no expression "masq"`, Rule: []expr.Any{masquerade}},
 	{Module: "nft_chain_nat", Detail: `nf_tables has no chains of type "nat"`, nat: true},
 }
 
