@@ -46,7 +46,7 @@ func (a *agent) deviceProblems() (out []vip.Problem) {
 // localOverrides returns a problem for each change of an override that is in effect on this host only.
 func (a *agent) localOverrides() (out []vip.Problem) {
 	for _, s := range a.overrides.Local() {
-		out = append(out, vip.Problem{Code: vip.CodeStore, Message: fmt.Sprintf("set on this host only, not yet in the fleet's store: %s/%s %s", s.Backend.Service, s.Backend.ID(), s.State),
+		out = append(out, vip.Problem{Code: vip.CodeStore, Message: fmt.Sprintf("set on this host only, not yet in the fleet's store: %s/%s %s", s.Backend.Service, vip.KeyOfBackendState(&s).ID(), s.Sets()),
 			Hint: "they are merged when the fleet's store is reachable; see ironvip override list"})
 	}
 	return out

@@ -40,6 +40,7 @@ var open = map[string][]string{
 		"DELETE /v1/overrides/:namespace/:name/:id", "DELETE /v1/services/:namespace/:name", "DELETE /v1/services/:namespace/:name/backends/:id", "PATCH /v1/services/:namespace/:name", "POST /v1/services:apply",
 		"PUT /v1/services/:namespace/:name", "PUT /v1/services/:namespace/:name/backends/:id", "PUT /v1/services/:namespace/:name/backends/:id/heartbeat",
 		"PUT /v1/services/:namespace/:name/backends/:id/state",
+		"PUT /v1/services/:namespace/:name/groups/:group/weight",
 	},
 	"operator": {
 		"DELETE /v1/announcements/:ip/move", "PUT /v1/announcements/:ip/move/:node", "DELETE /v1/nodes/:name", "DELETE /v1/nodes/:name/drain", "DELETE /v1/vips/:ip", "GET /v1/dataplane/connections", "POST /v1/config/plan", "POST /v1/config/validate", "POST /v1/dataplane/repair", "POST /v1/dataplane/switch", "POST /v1/reload",
@@ -173,6 +174,7 @@ func TestRegistrarStaysInItsNamespaces(t *testing.T) {
 		{"PATCH", "/v1/services/default/from-file", `{"namespace": "shop"}`, 403},
 		{"DELETE", "/v1/services/default/from-file", "", 403},
 		{"PUT", "/v1/services/default/from-file/backends/10.9.0.1/state", `{"state": "drain"}`, 403},
+		{"PUT", "/v1/services/default/from-file/groups/canary/weight", `{"weight": 1}`, 403},
 
 		{"PUT", "/v1/services/shop/e", backends("127.0.0.1"), 403},
 		{"PUT", "/v1/services/shop/e", backends("127.255.0.9"), 403},

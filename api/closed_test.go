@@ -102,7 +102,7 @@ func TestClosedPagesCostNothing(t *testing.T) {
 		if i%2 == 0 { // until the next change, so that each of the two is a line
 			w.Overrides.Set(vip.BackendState{Backend: backend, State: vip.Drain})
 		} else {
-			w.Overrides.Delete(backend)
+			w.Overrides.Delete(vip.OverrideKey{BackendKey: backend})
 		}
 		d.Events.Add(event.Event{Kind: "test", Message: fmt.Sprint(i)})
 	}

@@ -160,7 +160,9 @@ func eachState(t *trouble.Tally, f func(state string, n int)) {
 func (s *Server) addOverrides(w *metric.Writer) {
 	count := map[vip.State]int{vip.Drain: 0, vip.Maint: 0}
 	for _, o := range s.Tables.Overrides.All() {
-		count[o.State]++
+		if o.Group == "" {
+			count[o.State]++
+		}
 	}
 	for state, n := range count {
 		w.Add(familyOverrides, float64(n), state.String())

@@ -57,6 +57,62 @@ func TestOverrides(t *testing.T) {
 	}
 }
 
+// The weight of a group is overridden for a service, listed, and reset to that of its source.
+func TestWeightOfAGroup(t *testing.T) {
+	r := newRig(t)
+	body := `{"ports":[{"port":80}],"groups":[{"name":"stable","weight":90,"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2"}]},{"name":"canary","weight":10,"backends":[{"address":"10.0.0.3"}]}]}`
+	s := decode[v1.Service](r, "PUT", webPath, body, "Prefer: wait=60")
+	expect.SameList(t, s.Status.Groups, []v1.GroupStatus{{Name: "stable", Weight: 90, Backends: 2, Usable: 2, Share: 90}, {Name: "canary", Weight: 10, Backends: 1, Usable: 1, Share: 10}})
+	path := v1.GroupWeightPath("default", "web", "canary")
+	g := decode[v1.Group](r, "PUT", path, `{"weight":30}`, "Prefer: wait=60")
+	if g.Name != "canary" || g.Weight != 30 || g.SourceWeight == nil || *g.SourceWeight != 10 || g.Share != 25 || g.Override == nil || g.Override.Since == nil || g.Revision == 0 {
+		t.Errorf("%+v", g)
+	}
+	list := decode[v1.OverrideList](r, "GET", v1.PathOverrides, "").Items
+	if len(list) != 1 || list[0].Group != "canary" || list[0].Weight == nil || *list[0].Weight != 30 || list[0].Backend+list[0].State != "" || list[0].Missing {
+		t.Errorf("%+v", list)
+	}
+	for body, want := range map[string]int{`{}`: http.StatusUnprocessableEntity, `{"weight":65536}`: http.StatusUnprocessableEntity, `{"weight":-1}`: http.StatusUnprocessableEntity, `{"wieght":1}`: http.StatusUnprocessableEntity,
+		`{"weight":1,"expires":"2020-01-01T00:00:00Z"}`: http.StatusUnprocessableEntity} {
+		if refused := r.ask("PUT", path, body); refused.StatusCode != want {
+			t.Errorf("%s: %d %s", body, refused.StatusCode, refused.body)
+		}
+	}
+	if nobody := r.ask("PUT", v1.GroupWeightPath("default", "web", "other"), `{"weight":1}`); nobody.StatusCode != http.StatusNotFound || !strings.Contains(nobody.problem(t).Detail, `no group "other"`) {
+		t.Errorf("of no group: %s", nobody.body)
+	}
+	decode[v1.Group](r, "PUT", path, `{"weight":0}`, "Prefer: wait=60")
+	if last := r.ask("PUT", v1.GroupWeightPath("default", "web", "stable"), `{"weight":0}`); last.StatusCode != http.StatusConflict || last.problem(t).Code != v1.CodeLastBackend {
+		t.Errorf("of the last group: %s", last.body)
+	}
+	if d := decode[v1.Deleted](r, "DELETE", v1.OverridePath("default", "web", "canary"), "", "Prefer: wait=60"); d.Group != "canary" || d.Backend != "" || !d.Applied {
+		t.Errorf("%+v", d)
+	}
+	if again := r.ask("DELETE", v1.OverridePath("default", "web", "canary"), ""); again.StatusCode != http.StatusNotFound {
+		t.Errorf("again: %s", again.body)
+	}
+	s = decode[v1.Service](r, "GET", webPath, "")
+	expect.Equal(t, s.Status.Groups[1], v1.GroupStatus{Name: "canary", Weight: 10, Backends: 1, Usable: 1, Share: 10})
+
+	for _, c := range []struct{ id, body, group string }{{"10.0.0.4", `{"group":"canary"}`, "canary"}, {"10.0.0.4", `{"weight":2}`, "canary"}, {"10.0.0.5", `{}`, ""}, {"10.0.0.5", `{"group":"other"}`, ""}} {
+		answer := r.ask("PUT", webPath+"/backends/"+c.id, c.body)
+		switch {
+		case c.group == "" && (answer.StatusCode != http.StatusUnprocessableEntity || answer.problem(t).Errors[0].Field != "group"):
+			t.Errorf("%s: %s", c.body, answer.body)
+		case c.group != "":
+			expect.AtMost(t, answer.StatusCode, http.StatusCreated, "%s: %s", c.body, answer.body)
+			expect.Equal(t, decode[v1.Backend](r, "GET", webPath+"/backends/"+c.id, "").Group, c.group, c.body)
+		}
+	}
+	without := strings.ReplaceAll(strings.ReplaceAll(body, `,"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2"}]`, ""), `,"backends":[{"address":"10.0.0.3"}]`, "")
+	s = decode[v1.Service](r, "PUT", webPath, without, "Prefer: wait=60")
+	if b := s.Status.Backends; b[0].ID != "10.0.0.4" || b[0].Removed || len(b) > 1 && !b[1].Removed || s.Status.Backends[0].Group != "canary" {
+		t.Errorf("registered backends after a put without any: %+v", s.Status.Backends)
+	}
+	s = decode[v1.Service](r, "PUT", webPath, body, "Prefer: wait=60")
+	expect.Len(t, s.Spec.All(), 3, "backends after a put with some")
+}
+
 func TestExpiryOfAnOverride(t *testing.T) {
 	r := newRig(t)
 	decode[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=60")

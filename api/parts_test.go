@@ -57,8 +57,8 @@ func partsOf(t *testing.T, w *statustest.Tables, names *dns.Stage) []part {
 		}
 	}
 	return []part{
-		{"an override", func() { w.Overrides.Set(vip.BackendState{Backend: backendNo(0), State: vip.Maint}) }, func() { w.Overrides.Delete(backendNo(0)) }},
-		{"a drain", func() { w.Overrides.Set(vip.BackendState{Backend: backendNo(0), State: vip.Drain}) }, func() { w.Overrides.Delete(backendNo(0)) }},
+		{"an override", func() { w.Overrides.Set(vip.BackendState{Backend: backendNo(0), State: vip.Maint}) }, func() { w.Overrides.Delete(vip.OverrideKey{BackendKey: backendNo(0)}) }},
+		{"a drain", func() { w.Overrides.Set(vip.BackendState{Backend: backendNo(0), State: vip.Drain}) }, func() { w.Overrides.Delete(vip.OverrideKey{BackendKey: backendNo(0)}) }},
 		{"an endpoint that leaves", func() { w.Frontends.Set(leaving) }, func() { w.Frontends.Set(front.Value) }},
 		{"passive health", func() {
 			w.Passive.Set(vip.PassiveHealth{PassiveKey: statustest.PassiveKey(statustest.ServiceNo(0)), Health: vip.Ejected})
@@ -179,7 +179,7 @@ func TestBlockingReadsCost(t *testing.T) {
 			{"100 changes of another service", 0, 0, func() {
 				for range 50 {
 					w.Overrides.Set(vip.BackendState{Backend: backendNo(services - 1), State: vip.Drain})
-					w.Overrides.Delete(backendNo(services - 1))
+					w.Overrides.Delete(vip.OverrideKey{BackendKey: backendNo(services - 1)})
 				}
 			}},
 			{"the end of a problem of the source", 1, 2, func() { w.Refused.Delete(refused.RefusedKey) }},

@@ -172,10 +172,10 @@ func TestWatchersCost(t *testing.T) {
 		step("another author", 0, func() { w.Overrides.Set(vip.BackendState{Backend: first, State: vip.Drain, Author: "ann"}) })
 		step("a burst of changes", watchers, func() {
 			for range 100 {
-				w.Overrides.Delete(first)
+				w.Overrides.Delete(vip.OverrideKey{BackendKey: first})
 				w.Overrides.Set(vip.BackendState{Backend: first, State: vip.Drain})
 			}
-			w.Overrides.Delete(first)
+			w.Overrides.Delete(vip.OverrideKey{BackendKey: first})
 		})
 		cancel()
 		synctest.Wait()

@@ -111,7 +111,7 @@ func TestUnhealthyEqualsTheTables(t *testing.T) {
 				if odd {
 					w.Overrides.Set(vip.BackendState{Backend: b, State: vip.Drain})
 				} else {
-					w.Overrides.Delete(b)
+					w.Overrides.Delete(vip.OverrideKey{BackendKey: b})
 				}
 			},
 			"frontend": func(_ int, k vip.ServiceKey, f vip.FrontendKey, odd bool) {

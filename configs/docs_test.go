@@ -27,7 +27,7 @@ var sections = map[string]any{"node": Node{}, "api": API{}, "dataplane": Datapla
 func TestReferenceIsComplete(t *testing.T) {
 	keys := map[string][]string{"Pool": strict.Keys(Pool{}), "Quota": strict.Keys(Quota{}), "Role": strict.Keys(access.Rule{}), "Router": strict.Keys(BGPPeer{}),
 		"Route": append(strict.Keys(PoolBGP{}), strict.Keys(BGPMatch{})...), "Source": strict.Keys(Source{}), "DNSService": {"srv", "host"}, "Hook": strict.Keys(Hook{}), "Service": append(strict.Keys(spec.Service{}), "affinity.timeout"),
-		"Port": strict.Keys(spec.Port{}), "Backend": strict.Keys(spec.Backend{}), "HealthCheck": strict.Keys(spec.HealthCheck{})}
+		"Port": strict.Keys(spec.Port{}), "Backend": strict.Keys(spec.Backend{}), "Group": strict.Keys(spec.Group{}), "HealthCheck": strict.Keys(spec.HealthCheck{})}
 	for section, shape := range sections {
 		for _, key := range strict.Keys(shape) {
 			keys["Config"] = append(keys["Config"], section+"."+key)

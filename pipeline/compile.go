@@ -31,6 +31,7 @@ type Compile struct {
 	drains   drains
 	starts   slowStarts
 	override func(vip.BackendKey) (vip.State, bool)
+	regroup  func(vip.OverrideKey) (uint32, bool)
 	health   func(vip.BackendKey) *vip.BackendHealth
 	room     []vip.Frontend // memory for the frontends of one service
 
@@ -51,8 +52,12 @@ func newCompile(o Options) *Compile {
 		hosted:  make(map[vip.ServiceKey]struct{}),
 		owners:  newPortOwnership(),
 		override: func(k vip.BackendKey) (vip.State, bool) {
-			s, _, ok := o.Overrides.Get(k)
+			s, _, ok := o.Overrides.Get(vip.OverrideKey{BackendKey: k})
 			return s.State, ok
+		},
+		regroup: func(k vip.OverrideKey) (uint32, bool) {
+			s, _, ok := o.Overrides.Get(k)
+			return s.Weight, ok
 		},
 		health: func(k vip.BackendKey) *vip.BackendHealth {
 			if row := o.Health.Row(k); row != nil {
@@ -180,7 +185,7 @@ func (c *Compile) giveUpHost() {
 // feeds are the inputs that Compile follows. Services are read when their allocation changes.
 type feeds struct {
 	allocations *table.Feed[vip.ServiceKey, vip.Allocation]
-	overrides   *table.Feed[vip.BackendKey, vip.BackendState]
+	overrides   *table.Feed[vip.OverrideKey, vip.BackendState]
 	health      *table.Feed[vip.BackendKey, vip.BackendHealth]
 	host        *table.Feed[struct{}, hostnet.Snapshot]
 
@@ -275,7 +280,7 @@ func (c *Compile) compile(k vip.ServiceKey) {
 			}
 		}
 		if kept && !in.Panics(vip.FamilyOf(f.Key.Addr), f.Port) {
-			f.Backends = slow.weigh(f.Backends, former[at].Value.Backends)
+			f.Backends = slow.weigh(&in.View, f.Port, f.Backends, former[at].Value.Backends)
 		}
 		row.Frontends = append(row.Frontends, c.drains.publish(*f, now))
 	}
@@ -300,7 +305,7 @@ func (c *Compile) compile(k vip.ServiceKey) {
 func (c *Compile) view(service *vip.Service) compile.View {
 	v := compile.View{Service: service}
 	if c.Overrides.Len() > 0 {
-		v.Override = c.override
+		v.Override, v.Regroup = c.override, c.regroup
 	}
 	if c.Health.Len() > 0 {
 		v.Health = c.health

@@ -33,7 +33,7 @@ func TestOperatorsWordTouchesOneService(t *testing.T) {
 		w.Overrides.Set(vip.BackendState{Backend: backend, State: vip.Maint})
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*0 10.0.0.2:80*1", "192.0.2.2:80/tcp db: 10.0.0.1:80*1")
-		w.Overrides.Delete(backend)
+		w.Overrides.Delete(vip.OverrideKey{BackendKey: backend})
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.2:80/tcp db: 10.0.0.1:80*1")
 		expect.Equal(t, w.changedRows(), 1, "frontends changed")

@@ -43,7 +43,7 @@ func (o *oracle) step(w *world) {
 			for _, b := range s.Backends {
 				weight := b.Weight
 				state := b.State
-				if word, _, ok := w.Overrides.Get(vip.BackendKey{Service: k, Address: b.Address}); ok {
+				if word, _, ok := w.Overrides.Get(vip.OverrideKey{BackendKey: vip.BackendKey{Service: k, Address: b.Address}}); ok {
 					state = word.State
 				}
 				if state != vip.Ready {
@@ -172,7 +172,7 @@ func TestFrontendsAreWhatTheOracleSays(t *testing.T) {
 					if rapid.Bool().Draw(t, "set") {
 						w.Overrides.Set(vip.BackendState{Backend: backend, State: rapid.SampledFrom([]vip.State{vip.Ready, vip.Drain, vip.Maint}).Draw(t, "word")})
 					} else {
-						w.Overrides.Delete(backend)
+						w.Overrides.Delete(vip.OverrideKey{BackendKey: backend})
 					}
 					w.put()
 				case 6:

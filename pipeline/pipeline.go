@@ -35,7 +35,7 @@ import (
 type Tables struct {
 	Clock       *table.Clock
 	Services    *table.Table[vip.ServiceKey, vip.Service]                // by Resolve
-	Overrides   *table.Table[vip.BackendKey, vip.BackendState]           // by pipeline/overrides
+	Overrides   *table.Table[vip.OverrideKey, vip.BackendState]          // by pipeline/overrides
 	Health      *table.Table[vip.BackendKey, vip.BackendHealth]          // by package health
 	Passive     *table.Table[vip.PassiveKey, vip.PassiveHealth]          // by the userspace proxy
 	Host        *table.Table[struct{}, hostnet.Snapshot]                 // by internal/hostnet

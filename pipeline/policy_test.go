@@ -123,7 +123,7 @@ func TestHealthPortRow(t *testing.T) {
 		cluster.ExternalTraffic = vip.Cluster
 		w.put(cluster)
 		expect("cluster", 0, 0)
-		w.Overrides.Delete(vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]})
+		w.Overrides.Delete(vip.OverrideKey{BackendKey: vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]}})
 		w.put(service("web", []string{"10.0.0.1"}, local, health, onNode(0, "n1"), unsupported))
 		expect("nothing of it is served", 32000, 0)
 	})

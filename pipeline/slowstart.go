@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/delayqueue"
+	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -71,11 +72,11 @@ type slowStart struct {
 	starting bool // an endpoint has not its whole weight
 }
 
-// weigh returns the endpoints of a frontend with the weights of their slow start. Before are those
+// weigh returns the endpoints of a service port's frontend with the weights of their slow start. Before are those
 // of its row until now. An endpoint that takes new connections and took none until now starts with
 // the first step. It is pure apart from starting. It costs O(endpoints), without allocation if none
 // starts.
-func (s *slowStart) weigh(all, before []vip.Endpoint) []vip.Endpoint {
+func (s *slowStart) weigh(v *compile.View, port string, all, before []vip.Endpoint) []vip.Endpoint {
 	if !s.on {
 		return all
 	}
@@ -97,8 +98,13 @@ func (s *slowStart) weigh(all, before []vip.Endpoint) []vip.Endpoint {
 			all, shared = slices.Clone(all), false // frontends share it
 		}
 		all[i].Step = step
-		all[i].Weight = max(1, uint16(uint32(all[i].Weight)*uint32(step)/vip.SlowStartSteps))
+		if len(v.Service.Groups) == 0 {
+			all[i].Weight = max(1, uint16(uint32(all[i].Weight)*uint32(step)/vip.SlowStartSteps))
+		}
 		s.starting = true
+	}
+	if !shared {
+		v.Share(port, all)
 	}
 	return all
 }

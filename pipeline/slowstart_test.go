@@ -53,7 +53,7 @@ func TestSlowStart(t *testing.T) {
 				w.Overrides.Set(vip.BackendState{Backend: k, State: vip.Maint})
 				w.put()
 				w.expectShare(0)
-				w.Overrides.Delete(k)
+				w.Overrides.Delete(vip.OverrideKey{BackendKey: k})
 			},
 			"gets a weight": func() {
 				w.put(service("web", twoBackends, slow, func(s *vip.Service) { s.Backends[1].Weight = 0 }))
@@ -75,6 +75,39 @@ func TestSlowStart(t *testing.T) {
 			expect.Equal(t, w.changedRows(), 0, "frontends changed after the end")
 			expect.Equal(t, w.compiler.starts.next.Len(), 0, "services wait for a step")
 		}
+	})
+}
+
+// A slow start divides the share of a group differently. The share itself stays.
+func TestSlowStartInAGroup(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}, slow, func(s *vip.Service) {
+			s.Groups = []vip.Group{{Name: "stable", Weight: 90}, {Name: "canary", Weight: 10}}
+			for i, group := range []string{"stable", "canary", "canary"} {
+				s.Backends[i].Group = group
+			}
+		}))
+		expect := func(first, second, third int) {
+			t.Helper()
+			w.expect(fmt.Sprintf("192.0.2.1:80/tcp web: 10.0.0.1:80*%d 10.0.0.2:80*%d 10.0.0.3:80*%d", first, second, third))
+		}
+		restart := func(addrs ...string) {
+			for _, health := range []vip.Health{vip.Unhealthy, vip.Healthy} {
+				for _, a := range addrs {
+					w.observe(a, health)
+				}
+				w.put()
+			}
+		}
+		expect(18, 1, 1)
+		restart("10.0.0.3")
+		expect(99, 10, 1)
+		w.pass(4 * time.Second)
+		expect(27, 2, 1)
+		w.pass(time.Hour)
+		expect(18, 1, 1)
+		restart("10.0.0.2", "10.0.0.3")
+		expect(18, 1, 1)
 	})
 }
 

@@ -79,8 +79,8 @@ func (l losses) tooMany(n int, all bool) bool {
 	return 2*total > l.before && (total >= fewLosses || all)
 }
 
-// put returns the claim to write for the service that the source wants, given its current backends.
-func (g *shrinkGuard) put(now time.Time, wanted vip.Service, present []vip.Backend) vip.Service {
+// put returns the claim to write for the service that the source wants, given its current claim.
+func (g *shrinkGuard) put(now time.Time, wanted, present vip.Service) vip.Service {
 	if _, back := g.services[wanted.Key]; back {
 		delete(g.services, wanted.Key)
 		g.changed = true
@@ -89,7 +89,7 @@ func (g *shrinkGuard) put(now time.Time, wanted vip.Service, present []vip.Backe
 		}
 	}
 	held := g.backends[wanted.Key]
-	gone, came, before := replaced(present, wanted.Backends)
+	gone, came, before := replaced(present.Backends, wanted.Backends)
 	if held == nil {
 		n := len(gone) - came
 		if n <= 0 {
@@ -113,11 +113,31 @@ func (g *shrinkGuard) put(now time.Time, wanted vip.Service, present []vip.Backe
 		return wanted
 	}
 	held.wanted, held.gone = wanted, gone
+	wanted.Groups = groupsOf(&wanted, &present, gone)
 	wanted.Backends = slices.Concat(wanted.Backends, gone)
 	slices.SortFunc(wanted.Backends, func(a, b vip.Backend) int {
 		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port))
 	})
 	return wanted
+}
+
+// groupsOf returns the groups of a service that keeps backends of its current claim. These get a group if the service has
+// groups, and their own if that is possible.
+func groupsOf(wanted, present *vip.Service, kept []vip.Backend) []vip.Group {
+	out := vip.Service{Groups: slices.Clone(wanted.Groups)}
+	for i := range kept {
+		b := &kept[i]
+		switch was := present.GroupOf(b); {
+		case len(out.Groups) == 0:
+			b.Group = ""
+		case out.GroupOf(b) != nil:
+		case was != nil && len(out.Groups) < vip.MaxGroups:
+			out.Groups = append(out.Groups, *was)
+		default:
+			b.Group = out.Groups[0].Name
+		}
+	}
+	return out.Groups
 }
 
 // replaced compares the backends that take connections now with those that the source wants. Before

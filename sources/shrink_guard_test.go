@@ -257,6 +257,39 @@ func TestBackendsThatVanishTogether(t *testing.T) {
 	}
 }
 
+// Held backends keep the weight of their group, and have a group if the service has groups.
+func TestGroupsOfHeldBackends(t *testing.T) {
+	grouped := func(s vip.Service, group string, groups ...vip.Group) vip.Service {
+		s.Groups = groups
+		for i := range s.Backends {
+			s.Backends[i].Group = group
+		}
+		return s
+	}
+	old, current := vip.Group{Name: "old"}, vip.Group{Name: "new", Weight: 5}
+	for name, c := range map[string]struct {
+		was, is vip.Service
+		groups  []vip.Group
+		held    string // their group
+	}{
+		"the group is gone":      {grouped(web("1 2 3 4 5"), "old", old), grouped(web("6"), "new", current), []vip.Group{current, old}, "old"},
+		"the group has a weight": {grouped(web("1 2 3 4 5"), "old", vip.Group{Name: "old", Weight: 9}, current), grouped(web("6"), "new", current, old), []vip.Group{current, old}, "old"},
+		"groups are new":         {web("1 2 3 4 5"), grouped(web("6"), "new", current), []vip.Group{current}, "new"},
+		"groups are gone":        {grouped(web("1 2 3 4 5"), "old", old), web("6"), nil, ""},
+	} {
+		bubble.Run(t, name, func(t *testing.T) {
+			b, out, _ := guarded(t, 0)
+			out.Replace([]vip.Service{c.was}, nil)
+			out.Put(c.is)
+			synctest.Wait()
+			row, _, _ := b.services.Get(c.was.Key)
+			expect.SameList(t, row.Groups, c.groups, "groups")
+			must.Len(t, row.Backends, 6)
+			expect.Equal(t, row.Backends[0].Group, c.held, "group of a held backend")
+		})
+	}
+}
+
 // The other fields of a service with held backends follow the source. The service can be removed
 // like any other.
 func TestAHeldServiceFollows(t *testing.T) {

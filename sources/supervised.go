@@ -108,9 +108,9 @@ func (src *supervised) put(s vip.Service) {
 	s.Source = src.name
 	former := src.claims.Row(s.Key)
 	if src.guard != nil {
-		var present []vip.Backend
+		var present vip.Service
 		if former != nil {
-			present = former.Value.Backends
+			present = former.Value
 		}
 		s = src.guard.put(time.Now(), s, present)
 	}

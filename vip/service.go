@@ -15,6 +15,7 @@ const (
 	DefaultScheduler    = WeightedRoundRobin
 	DefaultWeight       = 1
 	MaxWeight           = 65535
+	MaxGroups           = 16
 	DefaultDrainTimeout = 60 * time.Second
 	MaxDrainTimeout     = 24 * time.Hour
 	DefaultAffinity     = 10800 * time.Second // for affinity without a timeout
@@ -102,6 +103,7 @@ type Service struct {
 	Preferred []netip.Addr
 	Ports     []Port
 	Backends  []Backend // sorted by address, then port; no duplicates
+	Groups    []Group   // as the source lists them, up to MaxGroups; nil: backends share by their own weights alone
 
 	Settings
 	SourceRanges []netip.Prefix // clients that may reach the VIP; empty: all
@@ -183,6 +185,19 @@ type SourceLimits struct {
 	MaxRatePerSource        uint16 // new ones per second; a burst may have as many at once
 }
 
+// GroupOf returns the group of a backend; nil if it has none.
+func (s *Service) GroupOf(b *Backend) *Group {
+	if b.Group == "" {
+		return nil
+	}
+	for i := range s.Groups {
+		if s.Groups[i].Name == b.Group {
+			return &s.Groups[i]
+		}
+	}
+	return nil
+}
+
 // Port is one port of a service, or a range of ports. No two ports of a service have both the same
 // number and the same protocol.
 type Port struct {
@@ -216,6 +231,7 @@ type Backend struct {
 	Health  Health // what its source observed: Healthy or Unhealthy; 0: the source checks nothing
 	Backup  bool   // takes new connections only if no other backend does
 	Weight  uint32 // 0 to MaxWeight; 0 accepts no new connections
+	Group   string // the name of one of the service's Groups; empty: none
 	// MaxConnections bounds the open connections and UDP sessions to each of its ports, over all of
 	// the service's addresses. 0: no limit.
 	MaxConnections uint32
@@ -226,6 +242,13 @@ type Backend struct {
 	Ports    Names // names of the service ports that it serves; empty: all
 	ForZones Names // zones that it is intended for (Kubernetes' topology hints); empty: all
 	ForNodes Names // nodes that it is intended for; empty: all. See compile for when hints apply.
+}
+
+// Group is a part of a service's backends with a share of the new connections: its weight, of the weights of all groups
+// with a usable backend. How many backends it has doesn't matter.
+type Group struct {
+	Name   string // a DNS label, unique in the service
+	Weight uint32 // 0 to MaxWeight; 0 accepts no new connections
 }
 
 // BackendKey identifies a backend of a service. Port is as in Backend: 0 if the backend uses the
@@ -285,15 +308,44 @@ func ParseBackendID(s string) (netip.Addr, uint16, error) {
 	return a.Unmap(), 0, nil
 }
 
-// BackendState is an operator's override of a backend's state.
+// OverrideKey identifies an operator's override: of a backend, or of a group of a service.
+type OverrideKey struct {
+	BackendKey        // without Address and Port: Group
+	Group      string // "": the backend
+}
+
+// Compare orders keys by service, its backends first.
+func (k OverrideKey) Compare(other OverrideKey) int {
+	return cmp.Or(k.Service.Compare(other.Service), cmp.Compare(k.Group, other.Group), k.BackendKey.Compare(other.BackendKey))
+}
+
+// ID returns the name of the backend or group within its service. No DNS label is an address.
+func (k OverrideKey) ID() string {
+	if k.Group != "" {
+		return k.Group
+	}
+	return k.BackendKey.ID()
+}
+
+// BackendState is an operator's override of a backend's state, or of the weight of a group.
 type BackendState struct {
 	Backend BackendKey
-	State   State
+	Group   string  // the group of the service of Backend, whose other fields are zero; "": a backend
+	State   State   // of a backend
+	Weight  uint32  // of a group
 	Since   Instant // when it was set
 	Until   Instant // when it expires; zero: never
 	Author  string  // who set it: a user of the host, or "tcp 127.0.0.1"; "" if unknown
 	Node    string  // the node through which it was set; "" without a fleet
 	Local   bool    // it is in effect on this host only, until the fleet's store is reachable
+}
+
+// Sets returns what the override sets: "drain", or "weight 10".
+func (s *BackendState) Sets() string {
+	if s.Group == "" || s.State != 0 {
+		return s.State.String()
+	}
+	return fmt.Sprintf("weight %d", s.Weight)
 }
 
 // Allocation is what the allocator granted to a service.

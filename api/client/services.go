@@ -202,12 +202,23 @@ func (c *Client) SetBackendState(ctx context.Context, namespace, name, id string
 	return fetch[v1.Backend](ctx, c, call)
 }
 
+// SetGroupWeight overrides the weight of a group of backends in a service of any source, until
+// DeleteOverride. Without force, a change that leaves a port of the service without a usable backend
+// is refused (409, CodeLastBackend).
+func (c *Client) SetGroupWeight(ctx context.Context, namespace, name, group string, weight v1.WeightSpec, force bool, w Write) (v1.Group, error) {
+	call := call{method: http.MethodPut, path: v1.GroupWeightPath(namespace, name, group), header: w.header(), body: weight, wait: w.Wait}
+	if force {
+		call.query = url.Values{"force": {"true"}}
+	}
+	return fetch[v1.Group](ctx, c, call)
+}
+
 // Overrides returns every operator override.
 func (c *Client) Overrides(ctx context.Context) (v1.OverrideList, error) {
 	return fetchAll(ctx, c, call{path: v1.PathOverrides, query: largePages()}, func(l *v1.OverrideList) (*[]v1.Override, *string) { return &l.Items, &l.Next })
 }
 
-// DeleteOverride ends an operator override. If IsNotFound(err), there is none.
+// DeleteOverride ends an operator override. The id is that of a backend, or the name of a group. If IsNotFound(err), there is none.
 func (c *Client) DeleteOverride(ctx context.Context, namespace, name, id string, w Write) (v1.Deleted, error) {
 	return fetch[v1.Deleted](ctx, c, call{method: http.MethodDelete, path: v1.OverridePath(namespace, name, id), header: w.header(), wait: w.Wait})
 }

@@ -91,7 +91,7 @@ func Object(kind string) map[string]*huma.MediaType {
 // writeDocument renders the OpenAPI document after all routes are registered.
 func (s *Server) writeDocument() []byte {
 	schemas := s.api.OpenAPI().Components.Schemas.Map()
-	for _, name := range []string{"Service", "Port", "Backend", "HealthCheck"} {
+	for _, name := range []string{"Service", "Port", "Backend", "Group", "HealthCheck"} {
 		schema := schemas["Spec"+name]
 		for _, k := range reference.Tables[name] {
 			if schema != nil && schema.Properties[k.Key] != nil {

@@ -83,7 +83,7 @@ func (h *Handlers) putBackend(ctx context.Context, in *putBackendInput) (*reques
 	if p := in.Decode(&body, v1.CodeInvalidService); p != nil {
 		return nil, p
 	}
-	w := spec.Backend{Address: key.Address.String(), Port: spec.PortNumber(key.Port), Weight: body.Weight, State: body.State, Node: body.Node, Zone: body.Zone,
+	w := spec.Backend{Address: key.Address.String(), Port: spec.PortNumber(key.Port), Weight: body.Weight, State: body.State, Group: body.Group, Node: body.Node, Zone: body.Zone,
 		MaxConnections: body.MaxConnections,
 		Ports:          body.Ports, ForZones: body.ForZones, ForNodes: body.ForNodes}
 	var ttl time.Duration

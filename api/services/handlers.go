@@ -9,7 +9,7 @@
 //	handlers.go   the routes
 //	services.go   services: list, get, put, patch, delete, explain
 //	backends.go   backends: register, delete, heartbeat
-//	overrides.go  operator overrides of the states of backends
+//	overrides.go  operator overrides of the states of backends and the weights of groups
 //	apply.go      many services in one request, and plans
 //	watch.go      a stream of services
 //	view.go       a service's status in the API's form
@@ -52,7 +52,7 @@ type Registrar interface {
 // Deps contains what the handlers read and call, beside the tables of statuses. Nothing may be nil unless it says so.
 type Deps struct {
 	Registrar Registrar
-	SetState  func(context.Context, overrides.Request) (overrides.Result, error) // overrides a backend's state
+	SetState  func(context.Context, overrides.Request) (overrides.Result, error) // overrides a backend's state or a group's weight
 	// LocalOverrides returns the changes of overrides that are stored on this host only.
 	LocalOverrides func() []vip.BackendState
 	// Overridden waits until the overrides up to a revision are compiled.
@@ -93,7 +93,7 @@ func New(s *server.Server, t *status.Tables, d Deps) *Handlers {
 		Also: map[int]any{http.StatusNotModified: nil}}, h.getService)
 	server.Handle(s, server.Route{Method: http.MethodPut, Path: one, Need: access.Register, ID: "put-service", Tag: "services", Summary: "Create or replace a service",
 		Description: "Idempotent. The answer comes after the durable write; it has the VIP, or the state pending. " +
-			"Without the key \"backends\", backends that registered themselves stay; with it, all are replaced.",
+			"Without the key \"backends\", also of a group, backends that registered themselves stay; with it, all are replaced.",
 		Body: v1.ServiceSpec{}, MaxBody: MaxService, Also: map[int]any{http.StatusCreated: v1.Service{}}}, h.putService)
 	server.Handle(s, server.Route{Method: http.MethodPatch, Path: one, Need: access.Register, ID: "patch-service", Tag: "services", Summary: "Change a service",
 		Description: "A JSON merge patch (RFC 7396) of the spec: null removes a key, which means its default, an object is merged, and any other value replaces the old one. " +
@@ -121,8 +121,12 @@ func New(s *server.Server, t *status.Tables, d Deps) *Handlers {
 		Description: "An operator override, for services of every source. It survives restarts of the agent; \"ready\" ends it. " +
 			"If the backend is the last usable one at any of the service's ports, \"drain\" and \"maint\" answer 409 last_backend without force=true.",
 		Body: v1.StateSpec{}}, h.setBackendState)
+	server.Handle(s, server.Route{Method: http.MethodPut, Path: one + "/groups/{group}/weight", Need: access.Register, ID: "set-group-weight", Tag: "backends", Summary: "Set the weight of a group of backends",
+		Description: "An operator override, for services of every source. It survives restarts of the agent, until it is deleted. " +
+			"If the group has the last usable backends at any of the service's ports, 0 answers 409 last_backend without force=true.",
+		Body: v1.WeightSpec{}}, h.setGroupWeight)
 	server.HandleJSON(s, server.Route{Path: v1.PathOverrides, Need: access.View, ID: "list-overrides", Tag: "backends", Summary: "List operator overrides"}, h.listOverrides)
 	server.Handle(s, server.Route{Method: http.MethodDelete, Path: v1.PathOverrides + "/{namespace}/{name}/{id}", Need: access.Register, ID: "delete-override", Tag: "backends", Summary: "End an operator override",
-		Description: "The same as the state \"ready\", and also for a backend that its service no longer has."}, h.deleteOverride)
+		Description: "The same as the state \"ready\", and also for a backend that its service no longer has. The id is that of a backend, or the name of a group, which gets the weight of its source again."}, h.deleteOverride)
 	return h
 }

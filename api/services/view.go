@@ -2,6 +2,7 @@ package services
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"time"
 
@@ -39,7 +40,7 @@ func (h *Handlers) Service(key vip.ServiceKey) (v1.Service, bool) {
 		Revision: in.Rev, ETag: etag(in.ServiceRev, in.Rev),
 		Status: v1.ServiceStatus{
 			State: string(report.State), Revision: in.Rev, SpecRev: in.ServiceRev, Applied: report.Applied,
-			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: h.backends(&in, &report.Uses), Usable: report.Ready,
+			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: h.backends(&in, &report.Uses), Groups: h.groups(&in, &report.Uses), Usable: report.Ready,
 			Panic: report.Panics, Held: report.Held, Full: h.Proxy().Services[key].Full,
 			Problems: server.Problems(report.Problems),
 		},
@@ -90,12 +91,12 @@ func (h *Handlers) backends(in *status.Input, uses *status.Uses) []v1.BackendSta
 	out := make([]v1.BackendStatus, 0, len(in.Service.Backends))
 	for i := range in.Service.Backends {
 		b, use := &in.Service.Backends[i], &uses.Backends[i]
-		row := v1.BackendStatus{ID: b.ID(), Address: b.Address.String(), Port: b.Port, Weight: b.Weight,
+		row := v1.BackendStatus{ID: b.ID(), Address: b.Address.String(), Port: b.Port, Weight: b.Weight, Group: b.Group,
 			State: b.State.String(), Backup: b.Backup, Node: b.Node, Zone: b.Zone, MaxConnections: b.MaxConnections,
 			Ports: b.Ports.List(), ForZones: b.ForZones.List(), ForNodes: b.ForNodes.List()}
 		if o, overridden := in.Override(b.Key(in.Key)); overridden {
 			row.State = o.String()
-			if set, _, ok := h.Tables.Overrides.Get(b.Key(in.Key)); ok {
+			if set, _, ok := h.Tables.Overrides.Get(vip.OverrideKey{BackendKey: b.Key(in.Key)}); ok {
 				info := overrideInfo(&set)
 				row.Override = &info
 			}
@@ -119,6 +120,41 @@ func (h *Handlers) backends(in *status.Input, uses *status.Uses) []v1.BackendSta
 	for _, e := range uses.Removed { // these still have connections
 		out = append(out, v1.BackendStatus{ID: request.EndpointID(e.Addr), Address: e.Addr.Addr().String(), Port: e.Addr.Port(),
 			State: vip.Drain.String(), Removed: true, LeavingAt: request.When(e.Leaving.Time())})
+	}
+	return out
+}
+
+func (h *Handlers) groups(in *status.Input, uses *status.Uses) []v1.GroupStatus {
+	var out []v1.GroupStatus
+	total := 0.0
+	for i := range in.Service.Groups {
+		g := &in.Service.Groups[i]
+		row, serving := v1.GroupStatus{Name: g.Name, Weight: in.GroupWeight(g)}, false
+		if set, _, ok := h.Tables.Overrides.Get(vip.OverrideKey{BackendKey: vip.BackendKey{Service: in.Key}, Group: g.Name}); ok {
+			info := overrideInfo(&set)
+			row.SourceWeight, row.Override = &g.Weight, &info
+		}
+		for j := range in.Service.Backends {
+			b := &in.Service.Backends[j]
+			if b.Group != g.Name {
+				continue
+			}
+			row.Backends++
+			if in.Usable(b) && !in.Ejected(b) {
+				row.Usable++
+			}
+			serving = serving || uses.Backends[j].TakesNew
+		}
+		if serving {
+			row.Share = float64(row.Weight)
+			total += row.Share
+		}
+		out = append(out, row)
+	}
+	for i := range out {
+		if total > 0 {
+			out[i].Share = math.Round(1000*out[i].Share/total) / 10
+		}
 	}
 	return out
 }

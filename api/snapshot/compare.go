@@ -50,10 +50,10 @@ func newPlan(in, present Contents, node string, now time.Time) *plan {
 	p.states = compareAll(p, "state", &p.result.States, in.States, present.States,
 		func(o overrides.Override) overrides.Override { return o },
 		func(o, there overrides.Override) string {
-			if o.State == there.State {
+			if o.Sets() == there.Sets() {
 				return ""
 			}
-			return fmt.Sprintf("%s in the file, %s in the store", o.State, there.State)
+			return fmt.Sprintf("%s in the file, %s in the store", o.Sets(), there.Sets())
 		})
 	return p
 }

@@ -153,17 +153,12 @@ func (r *reader) state(key string, text []byte) {
 		r.bad(field, "", "%s", err)
 		return
 	}
-	parts := strings.SplitN(key, "/", 3)
-	if len(parts) != 3 {
-		r.bad(field, "", "must be NAMESPACE/NAME/ADDRESS:PORT")
-		return
-	}
-	if _, _, err := vip.ParseBackendID(parts[2]); err != nil {
-		r.bad(field, "", "%s", err)
-		return
-	}
-	if o.State != vip.Drain.String() && o.State != vip.Maint.String() {
+	if o.Weight == nil && o.State != vip.Drain.String() && o.State != vip.Maint.String() {
 		r.bad(field, "", "invalid state %q: must be drain or maint", o.State)
+		return
+	}
+	if err := o.Check(key); err != nil {
+		r.bad(field, "", "%s", err)
 		return
 	}
 	r.out.States[key] = o

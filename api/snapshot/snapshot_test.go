@@ -299,7 +299,7 @@ func TestRegistrationsAndStatesClash(t *testing.T) {
 func TestEmpty(t *testing.T) {
 	b := newBench(t, "")
 	in := Contents{Leases: leases(lease(addr("192.0.2.1"), "web")), Services: map[string]rest.Record{"default/web": record(t, "web", 80)},
-		States: map[string]overrides.Override{"default/web/10.1.0.1": {State: "drain", Since: noon}}}
+		States: map[string]overrides.Override{"default/web/10.1.0.1": {State: "drain", Since: noon}, "default/web/canary": {Weight: new(uint32(5)), Since: noon}}}
 	must.Get(Restore(t.Context(), in, Contents{}, b.Stores, false, noon))(t)
 	if err := Empty(t.Context(), b.contents(), b.Stores); err != nil || !b.contents().Empty() {
 		t.Errorf("%v %+v", err, b.contents())
@@ -319,8 +319,8 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 			"leases[1]: 192.0.2.1 is defined twice"},
 		head + `"services":{"default/web":{"spec":{"name":"web"}},"default/x":{"spec":{"name":"y","ports":[{"port":80}]}},"default/z":{"speck":1}}}`: {
 			`service "default/web": ports: `, `service "default/x": services["default/x"]: is the service "default/y"`, `service "default/z": services["default/z"]: json: unknown field "speck"`},
-		head + `"states":{"default/web":{"state":"drain"},"default/web/x":{"state":"drain"},"default/web/10.1.0.1":{"state":"ready"}}}`: {
-			`states["default/web"]: must be NAMESPACE/NAME`, `states["default/web/10.1.0.1"]: invalid state "ready": must be drain or maint`, `states["default/web/x"]: `},
+		head + `"states":{"default/web":{"state":"drain"},"default/web/x":{"state":"drain"},"default/web/y":{"weight":65535},"default/web/10.1.0.1":{"state":"ready"}}}`: {
+			`states["default/web"]: key "default/web" names no backend`, `states["default/web/10.1.0.1"]: invalid state "ready": must be drain or maint`, `states["default/web/x"]: `},
 	} {
 		c, problems := Read([]byte(text))
 		expect.True(t, c.Empty(), "%s: there are contents", text)

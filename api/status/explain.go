@@ -279,7 +279,10 @@ func idleBackends(in *Input, s *Report) (lines []string) {
 			lines = append(lines, fmt.Sprintf("Backend %s is terminating and takes new connections because no other does.", b.ID()))
 			continue
 		}
-		if state == vip.Ready && b.Weight > 0 {
+		if g := in.Service.GroupOf(b); g != nil && b.Weight > 0 && in.GroupWeight(g) == 0 {
+			why = "the weight of its group " + g.Name + " is 0"
+		}
+		if state == vip.Ready && !in.Weightless(b) {
 			lines = append(lines, unhealthyBackend(in, b))
 			continue
 		}

@@ -96,12 +96,31 @@ func changedFields(was, is *Planned) []fieldChange {
 		f.compare("health", checkText(a.Check), checkText(b.Check))
 		a.Check, b.Check = nil, nil
 	}
+	f.groups(a.Groups, b.Groups)
+	a.Groups, b.Groups = nil, nil
 	before, after := spec.FromService(a), spec.FromService(b)
 	for _, s := range []*spec.Service{&before, &after} {
 		s.VIPs, s.Ports, s.HealthPort = nil, nil, spec.NodePort{} // compared above
 	}
 	f.compareSpecs(before, after)
 	return f
+}
+
+// groups compares groups by their names.
+func (f *fields) groups(before, after []vip.Group) {
+	weight := func(in []vip.Group, name string) string {
+		if i := slices.IndexFunc(in, func(g vip.Group) bool { return g.Name == name }); i >= 0 {
+			return fmt.Sprintf("weight %d", in[i].Weight)
+		}
+		return ""
+	}
+	var done []string
+	for _, g := range slices.Concat(before, after) {
+		if !slices.Contains(done, g.Name) {
+			done = append(done, g.Name)
+			f.compare("groups["+g.Name+"]", weight(before, g.Name), weight(after, g.Name))
+		}
+	}
 }
 
 // checkText writes the appearance of a check, or its end.
@@ -135,6 +154,7 @@ func (f *fields) ports(was, is *Planned) {
 
 func backendFields(a, b *vip.Backend) []fieldChange {
 	var f fields
+	f.compare("group", a.Group, b.Group)
 	f.compareSpecs(spec.FromBackend(*a), spec.FromBackend(*b))
 	return f
 }
@@ -144,6 +164,9 @@ func backendText(b *vip.Backend) string {
 	t := fmt.Sprintf("weight %d", b.Weight)
 	if b.State != 0 && b.State != vip.Ready {
 		t += fmt.Sprintf(", %s", b.State)
+	}
+	if b.Group != "" {
+		t += ", group " + b.Group
 	}
 	if b.Backup {
 		t += ", backup"

@@ -195,6 +195,7 @@ func TestPlanNamesEveryField(t *testing.T) {
 		delete(untested, name)
 	}
 	for want, change := range map[string]func(*vip.Service){
+		"groups[canary] none -> weight 10":       func(s *vip.Service) { s.Groups = []vip.Group{{Name: "canary", Weight: 10}} },
 		"source static -> rest":                  func(s *vip.Service) { s.Source = "rest" },
 		"labels.a none -> 1, labels.b none -> 2": func(s *vip.Service) { s.Labels = map[string]string{"b": "2", "a": "1"} },
 		"pool none -> other":                     func(s *vip.Service) { s.Pool = "other" },

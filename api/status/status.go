@@ -130,7 +130,7 @@ func compute(in *Input) Report {
 					out.ReadyBackups++
 				}
 				out.hold(in.HeldCheck(b))
-			case b.Weight > 0 && in.StateOf(b) == vip.Ready:
+			case !in.Weightless(b) && in.StateOf(b) == vip.Ready:
 				out.Unhealthy++
 			}
 		}
@@ -318,7 +318,7 @@ type Tables struct {
 	Compiled    table.Reader[vip.ServiceKey, pipeline.Compiled]
 	Frontends   table.Reader[vip.FrontendKey, vip.Frontend]
 	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
-	Overrides   table.Reader[vip.BackendKey, vip.BackendState]
+	Overrides   table.Reader[vip.OverrideKey, vip.BackendState]
 	Health      table.Reader[vip.BackendKey, vip.BackendHealth]
 	Passive     table.Reader[vip.PassiveKey, vip.PassiveHealth]
 	Refused     table.Reader[sources.RefusedKey, sources.Refused]
@@ -368,8 +368,12 @@ func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 func (t *Tables) View() (in compile.View) {
 	if t.Overrides != nil {
 		in.Override = func(k vip.BackendKey) (vip.State, bool) {
-			s, _, ok := t.Overrides.Get(k)
+			s, _, ok := t.Overrides.Get(vip.OverrideKey{BackendKey: k})
 			return s.State, ok
+		}
+		in.Regroup = func(k vip.OverrideKey) (uint32, bool) {
+			s, _, ok := t.Overrides.Get(k)
+			return s.Weight, ok
 		}
 	}
 	if t.Health != nil {

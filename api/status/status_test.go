@@ -177,6 +177,11 @@ func TestStatus(t *testing.T) {
 		name: "weight 0", in: statusOf(service("web", two, weightZero), "192.0.2.1"), want: Degraded, ready: 1,
 		lines: []string{"Backend 10.0.0.2 takes no new connections: its weight is 0."},
 	}, {
+		name: "a group with weight 0", in: statusOf(service("web", two, func(s *vip.Service) {
+			s.Groups, s.Backends[1].Group = []vip.Group{{Name: "canary"}}, "canary"
+		}), "192.0.2.1"), want: Degraded, ready: 1,
+		lines: []string{"Backend 10.0.0.2 takes no new connections: the weight of its group canary is 0."},
+	}, {
 		name: "a family without backends", in: statusOf(service("web", two), "192.0.2.1 2001:db8::1"), want: Degraded, ready: 2,
 		lines: []string{
 			"web is degraded: a part of it is not served as requested.",

@@ -12,6 +12,7 @@ import (
 type BackendSpec struct {
 	Weight *int   `toml:"weight" json:"weight,omitempty" minimum:"0" maximum:"65535" doc:"default 1; 0 takes no new connections"`
 	State  string `toml:"state" json:"state,omitempty" enum:"ready,drain,maint,terminating" doc:"default ready"`
+	Group  string `toml:"group" json:"group,omitempty" doc:"the group of the service that it belongs to; absent: the one that it is in"`
 	Node   string `toml:"node" json:"node,omitempty" doc:"the host it runs on"`
 	Zone   string `toml:"zone" json:"zone,omitempty"`
 
@@ -46,13 +47,29 @@ type StateSpec struct {
 	Expires *time.Time `toml:"expires" json:"expires,omitempty" doc:"when the override ends by itself, by the clock of each host; absent: never"`
 }
 
-// Override is an operator's override of one backend's state.
+// WeightSpec is the body of a PUT on a group's weight. It applies to services of any source.
+type WeightSpec struct {
+	Weight  *int       `toml:"weight" json:"weight" minimum:"0" maximum:"65535" doc:"0 takes no new connections"`
+	Expires *time.Time `toml:"expires" json:"expires,omitempty" doc:"when the override ends by itself, by the clock of each host; absent: never"`
+}
+
+// Group is the response about one group of a service.
+type Group struct {
+	Service  string `json:"service" doc:"\"name\" or \"namespace/name\""`
+	Revision uint64 `json:"revision" doc:"the service's revision, for wait"`
+	Local    bool   `json:"local,omitempty" doc:"this change of the weight is stored on this host only, and merged when the fleet's store is reachable"`
+	GroupStatus
+}
+
+// Override is an operator's override of one backend's state, or of one group's weight.
 type Override struct {
-	Service string `json:"service" doc:"\"name\" or \"namespace/name\""`
-	Backend string `json:"backend" doc:"the backend's id: address:port, or the address alone"`
-	State   string `json:"state" enum:"ready,drain,maint" doc:"ready: an end of an override that is local"`
+	Service string  `json:"service" doc:"\"name\" or \"namespace/name\""`
+	Backend string  `json:"backend,omitempty" doc:"the backend's id: address:port, or the address alone; absent: it is of a group"`
+	Group   string  `json:"group,omitempty" doc:"the group's name; absent: it is of a backend"`
+	State   string  `json:"state,omitempty" enum:"ready,drain,maint" doc:"of a backend; ready: an end of an override that is local"`
+	Weight  *uint32 `json:"weight,omitempty" doc:"of a group"`
 	OverrideInfo
-	Missing  bool   `json:"missing,omitempty" doc:"the service does not have this backend; the override ends after an hour"`
+	Missing  bool   `json:"missing,omitempty" doc:"the service does not have this backend or group; the override ends after an hour"`
 	Revision uint64 `json:"revision"`
 }
 
@@ -65,7 +82,7 @@ type OverrideInfo struct {
 	Local   bool       `json:"local,omitempty" doc:"it is in effect on this host only, and merged when the fleet's store is reachable"`
 }
 
-// OverrideList is every override, ordered by service and backend.
+// OverrideList is every override, ordered by service, backend and group.
 type OverrideList struct {
 	Items    []Override `json:"items"`
 	Next     string     `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`

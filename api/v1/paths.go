@@ -76,6 +76,11 @@ func BackendStatePath(namespace, name, id string) string {
 	return BackendPath(namespace, name, id) + "/state"
 }
 
+// GroupWeightPath is the path for an operator's override of a group's weight: PUT.
+func GroupWeightPath(namespace, name, group string) string {
+	return ServicePath(namespace, name) + "/groups/" + url.PathEscape(group) + "/weight"
+}
+
 // OverridePath is the path of an operator's override: DELETE.
 func OverridePath(namespace, name, id string) string {
 	return PathOverrides + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name) + "/" + url.PathEscape(id)

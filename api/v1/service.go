@@ -55,6 +55,7 @@ type ServiceStatus struct {
 	Ports    []PortStatus    `json:"ports"`
 	Health   uint16          `json:"health_check_node_port,omitempty" doc:"granted port on which this host answers health checks"`
 	Backends []BackendStatus `json:"backends"`
+	Groups   []GroupStatus   `json:"groups,omitempty" doc:"in the order of the spec"`
 	Usable   int             `json:"usable_backends" doc:"backends that are usable, with those that serve only as backup"`
 	Panic    bool            `json:"panic,omitempty" doc:"unhealthy backends take new connections, too, because too few are healthy (panic_threshold)"`
 	Full     bool            `json:"full,omitempty" doc:"new clients find no place, and wait in the queue or are refused: the service has max_connections open, or others wait (userspace proxy)"`
@@ -103,12 +104,24 @@ func PortsByProtocol(in []PortStatus, text func(PortStatus) string) string {
 	return strings.Join(texts, " ")
 }
 
+// GroupStatus is one group of a service's backends.
+type GroupStatus struct {
+	Name         string        `json:"name"`
+	Weight       uint32        `json:"weight" doc:"in effect: the operator's override, else the source's"`
+	SourceWeight *uint32       `json:"source_weight,omitempty" doc:"the source's weight, if an operator overrode it"`
+	Override     *OverrideInfo `json:"override,omitempty" doc:"the operator's override, if there is one"`
+	Backends     int           `json:"backends" doc:"backends that the service lists"`
+	Usable       int           `json:"usable" doc:"those that are usable"`
+	Share        float64       `json:"share" doc:"its share of the new connections through this host, in percent"`
+}
+
 // BackendStatus is one backend of a service.
 type BackendStatus struct {
 	ID      string `json:"id" doc:"address:port, or the address alone"`
 	Address string `json:"address"`
 	Port    uint16 `json:"port,omitempty" doc:"absent: the service's target ports"`
-	Weight  uint32 `json:"weight"`
+	Weight  uint32 `json:"weight" doc:"its share, within its group if it has one"`
+	Group   string `json:"group,omitempty" doc:"the group of the service that it belongs to"`
 	State   string `json:"state" enum:"ready,drain,maint,terminating" doc:"in effect: the operator's override, else the source's"`
 	// SourceState is the state from the source if an operator overrode it.
 	SourceState string        `json:"source_state,omitempty" enum:"ready,drain,maint,terminating" doc:"the source's state, if an operator overrode it"`
@@ -157,6 +170,7 @@ type ServiceList struct {
 type Deleted struct {
 	Service  string `json:"service"`
 	Backend  string `json:"backend,omitempty" doc:"the backend's id, when only a backend was deleted"`
+	Group    string `json:"group,omitempty" doc:"the group, when its override was deleted"`
 	Revision uint64 `json:"revision" doc:"of the deletion"`
 	Applied  bool   `json:"applied" doc:"the dataplane has it; with Prefer: wait only"`
 }

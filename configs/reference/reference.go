@@ -39,7 +39,7 @@ func (t Table) Find(key string) (Key, bool) {
 
 // Tables are all tables by the names that the pages use.
 var Tables = map[string]Table{"Config": Config, "Pool": Pool, "Quota": Quota, "Role": Role, "Router": Router, "Route": Route, "Source": Source, "DNSService": DNSService, "Hook": Hook, "Document": Document,
-	"Service": Service, "Port": Port, "Backend": Backend, "HealthCheck": HealthCheck}
+	"Service": Service, "Port": Port, "Backend": Backend, "Group": Group, "HealthCheck": HealthCheck}
 
 var link = regexp.MustCompile(`\s*\(\[more\]\([^)]*\)\)|,? ?\[see (?:below|there)\]\([^)]*\)|\[([^\]]*)\]\([^)]*\)`)
 

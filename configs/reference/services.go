@@ -27,6 +27,13 @@ var Port = Table{
 	{Key: "node_port", Meaning: "serves the port on the host's own addresses, too; not for a range, nor with `dr` and `tunnel`", Values: "`\"off\"`, `\"auto\"`, or a number from `ipam.node_ports`", Default: "`\"off\"`"},
 }
 
+// Group has the fields of a group of backends.
+var Group = Table{
+	{Key: "name", Meaning: "its name, unique in the service", Values: "DNS label", Default: "required"},
+	{Key: "weight", Meaning: "its share of new connections, of the weights of all groups with a usable backend", Values: "0 to 65535; 0 receives none", Default: "1"},
+	{Key: "backends", Meaning: "its [servers](#fields-of-a-backend), which divide its share by their weights", Values: "as `backends` of a service", Default: "none"},
+}
+
 // Backend has the fields of a backend.
 var Backend = Table{
 	{Key: "address", Meaning: "the server's own address", Values: "unicast, not link-local, not in a pool; of the VIP's family", Default: "required"},

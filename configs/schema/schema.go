@@ -70,6 +70,7 @@ var nested = map[reflect.Type]reference.Table{
 	reflect.TypeFor[dns.Service]():      slices.Concat(reference.Service, reference.DNSService),
 	reflect.TypeFor[spec.Port]():        reference.Port,
 	reflect.TypeFor[spec.Backend]():     reference.Backend,
+	reflect.TypeFor[spec.Group]():       reference.Group,
 	reflect.TypeFor[spec.HealthCheck](): reference.HealthCheck,
 }
 

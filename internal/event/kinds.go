@@ -31,6 +31,7 @@ var Kinds = []Kind{
 	{"backend_alive", "a registered backend sends heartbeats again"},
 	{"backend_removed", "a registered backend is removed"},
 	{"backend_state", "an operator changed the state of a backend"},
+	{"group_weight", "an operator changed the weight of a group of backends"},
 	{"backend_drained", "the connections of a removed backend have ended"},
 	{"frontend_ended", "the connections of a removed frontend were ended"},
 	{"health_held", "many checks failed at once; the backends are kept for now"},

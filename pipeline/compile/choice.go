@@ -143,7 +143,7 @@ func (c *choice) reaches(in *Input, b *vip.Backend) bool {
 	return true
 }
 
-// weight returns the share of new connections that a backend within reach takes.
+// weight returns the share of new connections that a backend within reach takes, within its group if it has one.
 func (c *choice) weight(in *Input, b *vip.Backend) uint16 {
 	if c.takes == unusable || in.rank(b, c.port, c.panics) != c.takes {
 		return 0

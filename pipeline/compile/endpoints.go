@@ -34,5 +34,6 @@ func endpoints(in *Input, c *choice, p *vip.Port) []vip.Endpoint {
 		}
 		kept = append(kept, e)
 	}
+	in.Share(p.Name, kept)
 	return kept
 }

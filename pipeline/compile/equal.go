@@ -68,6 +68,7 @@ func SameService(a, b vip.Service) bool {
 		slices.Equal(a.Preferred, b.Preferred) &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		slices.Equal(a.Ports, b.Ports) &&
+		slices.Equal(a.Groups, b.Groups) &&
 		slices.Equal(a.Backends, b.Backends)
 }
 

@@ -36,7 +36,7 @@ func exampleAllocation() vip.Allocation {
 func exampleService() vip.Service {
 	return vip.Service{
 		Key: vip.ServiceKey{Namespace: "n", Name: "s"}, Source: "static", Origin: "f:1", Labels: map[string]string{"a": "b"},
-		VIPs: []netip.Addr{addr("192.0.2.10")}, Preferred: []netip.Addr{addr("192.0.2.11")}, Ports: []vip.Port{{Port: 80}}, Backends: []vip.Backend{{Weight: 1}}, Settings: vip.Settings{Pool: "p"},
+		VIPs: []netip.Addr{addr("192.0.2.10")}, Preferred: []netip.Addr{addr("192.0.2.11")}, Ports: []vip.Port{{Port: 80}}, Backends: []vip.Backend{{Weight: 1}}, Groups: []vip.Group{{Name: "a"}}, Settings: vip.Settings{Pool: "p"},
 		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Relay: &vip.ProxySettings{IdleTimeout: 2},
 		Check: &vip.HealthCheck{Type: vip.CheckTCP}, Hostnames: vip.HostnamesOf("shop.example.com"),
 	}

@@ -13,6 +13,8 @@ type View struct {
 	// Override returns the operator's override of a backend's state, which has priority over the
 	// source's state. It is nil when no backend has an override.
 	Override func(vip.BackendKey) (vip.State, bool)
+	// Regroup returns the operator's override of a group's weight. It is nil when there is no override.
+	Regroup func(vip.OverrideKey) (weight uint32, ok bool)
 	// Health returns the results of a backend's health checks, or nil without a check. It is nil
 	// when no backend has a check.
 	Health func(vip.BackendKey) *vip.BackendHealth
@@ -51,7 +53,7 @@ func (v *View) Usable(b *vip.Backend) bool { return v.UsableAt(b, "") }
 
 // UsableAt is Usable for one service port: checks of other ports have no effect.
 func (v *View) UsableAt(b *vip.Backend, port string) bool {
-	return b.Weight > 0 && v.StateOf(b) == vip.Ready && !v.Unhealthy(b, port)
+	return !v.Weightless(b) && v.StateOf(b) == vip.Ready && !v.Unhealthy(b, port)
 }
 
 // passed reports whether every check of a backend has passed, if its service has one.
@@ -176,7 +178,7 @@ const (
 
 // rank returns the rank of a backend for a service port. With panic, health has no effect.
 func (v *View) rank(b *vip.Backend, port string, panics bool) rank {
-	if b.Weight == 0 {
+	if v.Weightless(b) {
 		return unusable
 	}
 	var r rank
@@ -220,7 +222,7 @@ func (v *View) panics(port string, within func(*vip.Backend) bool) bool {
 // weight must be a weight, too. The factor is constant during a slow start, so that each step
 // changes the starting backend only. Weights that leave no room for the factor need none.
 func (v *View) weightScale() uint32 {
-	if v.Service.SlowStart == 0 {
+	if v.Service.SlowStart == 0 || len(v.Service.Groups) > 0 { // Share has its own
 		return 1
 	}
 	for i := range v.Service.Backends {

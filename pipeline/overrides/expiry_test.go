@@ -26,7 +26,7 @@ func (h *host) setFor(address string, to vip.State, d time.Duration) {
 
 // stored returns the stored value of a backend's override.
 func (h *host) stored(address string) (Override, bool) {
-	item := h.Store.Get(storeKey(backend(address)))
+	item := h.Store.Get(storeKey(vip.OverrideKey{BackendKey: backend(address)}))
 	return item.Value, item.Version != 0
 }
 
@@ -131,7 +131,7 @@ func TestOverridesExpireInAFleet(t *testing.T) {
 		time.Sleep(time.Second)
 		for _, h := range hosts {
 			h.expect("before", "10.0.0.1 drain")
-			if row, _, _ := h.table.Get(backend("10.0.0.1")); row.Author != "root" || row.Node != "b" || row.Until.IsZero() || row.Since.IsZero() {
+			if row, _, _ := h.table.Get(vip.OverrideKey{BackendKey: backend("10.0.0.1")}); row.Author != "root" || row.Node != "b" || row.Until.IsZero() || row.Since.IsZero() {
 				t.Errorf("%s has %+v", h.name, row)
 			}
 		}

@@ -17,10 +17,9 @@ func (o *Overrides) Local() []vip.BackendState {
 	}
 	var out []vip.BackendState
 	for _, item := range o.journal.Pending() {
-		key, err := parseKey(item.Key)
-		state, invalid := item.Value.state(item.Key)
-		if err == nil && invalid == nil {
-			out = append(out, rowOf(key, state, &item))
+		if row, err := item.Value.row(item.Key); err == nil {
+			row.Local = true
+			out = append(out, row)
 		}
 	}
 	return out
@@ -33,7 +32,7 @@ func (o *Overrides) isAway() bool {
 }
 
 // Replaces reports whether an override that was set while the fleet's store was unavailable replaces
-// the one there, if there is one. Of two decisions about one backend, the later one wins, by the clocks
+// the one there, if there is one. Of two decisions about one backend or group, the later one wins, by the clocks
 // of the hosts that received them. A removed value has no time and loses.
 func (o Override) Replaces(there Override, stored bool) bool {
 	if !stored {
@@ -68,7 +67,9 @@ func (o *Overrides) merge(ctx context.Context) error {
 		item := o.refresh(at)
 		o.mu.Lock()
 		if e := o.entries[at]; e != nil {
-			o.publishEvent(e.key, "merged with the fleet's store: "+item.Value.State+o.by(rowOf(e.key, 0, &item)))
+			row, _ := item.Value.row(at)
+			row.Local = item.Local
+			o.publishEvent(e.key, "merged with the fleet's store: "+row.Sets()+o.by(row))
 		}
 		o.mu.Unlock()
 	}

@@ -113,7 +113,7 @@ func TestSetWhileAway(t *testing.T) {
 			t.Fatalf("drain: %+v, %v", done, err)
 		}
 		a.expect("on the host that is away", "10.0.0.1 drain")
-		if row, _, _ := a.table.Get(backend("10.0.0.1")); !row.Local || row.Author != "root" {
+		if row, _, _ := a.table.Get(vip.OverrideKey{BackendKey: backend("10.0.0.1")}); !row.Local || row.Author != "root" {
 			t.Errorf("%+v", row)
 		}
 		if _, err := a.Set(t.Context(), request("10.0.0.2", vip.Drain)); err == nil {

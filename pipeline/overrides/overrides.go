@@ -1,11 +1,11 @@
-// Package overrides keeps the states that operators set for single backends: drain and maint, for
-// backends of any source.
+// Package overrides keeps what operators set for services of any source: the states drain and maint of
+// single backends, and the weights of groups.
 //
 // Its inputs are Set, the overrides that other hosts set through the registry, and the services.
 // Its output is the overrides table. This package is the table's only writer. An override is
 // durable before it is in the table, in the registry or, while a fleet's store is unavailable, in
 // this host's journal. It stays in effect until an operator sets ready, it expires,
-// its service is removed, or its backend has been gone from the service for an hour. The package
+// its service is removed, or its backend or group has been gone from the service for an hour. The package
 // never changes a service's row.
 //
 // Files:
@@ -39,7 +39,7 @@ import (
 // Options are the dependencies of Overrides. Store, Table, Services and Health are required.
 type Options struct {
 	Store    registry.Store[Override]
-	Table    *table.Table[vip.BackendKey, vip.BackendState]  // this package is its only writer
+	Table    *table.Table[vip.OverrideKey, vip.BackendState] // this package is its only writer
 	Services table.Reader[vip.ServiceKey, vip.Service]       // of every source
 	Health   table.Reader[vip.BackendKey, vip.BackendHealth] // results of health checks
 	Passive  table.Reader[vip.PassiveKey, vip.PassiveHealth] // what connections of clients showed; may be nil
@@ -71,14 +71,14 @@ type Overrides struct {
 
 	mu      sync.Mutex
 	running bool
-	entries map[string]*entry            // the readable values of the store, by their key
-	of      map[vip.ServiceKey][]string  // the keys of entries, by service
-	expiry  delayqueue.Queue[string]     // the keys of entries that expire
-	invalid map[string]vip.Problem       // problems with invalid stored values, by their key
-	kept    map[string]struct{}          // keys of overrides in effect with a stored value that has become unreadable
-	due     map[string]struct{}          // keys to sweep now
-	removed map[vip.ServiceKey]struct{}  // removed services with overrides
-	missing map[vip.BackendKey]time.Time // when an override's backend was first missing; for the sweep
+	entries map[string]*entry             // the readable values of the store, by their key
+	of      map[vip.ServiceKey][]string   // the keys of entries, by service
+	expiry  delayqueue.Queue[string]      // the keys of entries that expire
+	invalid map[string]vip.Problem        // problems with invalid stored values, by their key
+	kept    map[string]struct{}           // keys of overrides in effect with a stored value that has become unreadable
+	due     map[string]struct{}           // keys to sweep now
+	removed map[vip.ServiceKey]struct{}   // removed services with overrides
+	missing map[vip.OverrideKey]time.Time // when an override's backend or group was first missing; for the sweep
 }
 
 // New returns overrides for a store that may not have been read yet. The table becomes ready when
@@ -90,7 +90,7 @@ func New(o Options) *Overrides {
 	journal, _ := o.Store.(*registry.Journal[Override])
 	return &Overrides{Options: o, journal: journal, feed: o.Store.Watch(), ready: o.Table.Initializer(), wake: wake.New(), sooner: wake.New(),
 		entries: map[string]*entry{}, of: map[vip.ServiceKey][]string{}, invalid: map[string]vip.Problem{}, kept: map[string]struct{}{},
-		due: map[string]struct{}{}, removed: map[vip.ServiceKey]struct{}{}, missing: map[vip.BackendKey]time.Time{}}
+		due: map[string]struct{}{}, removed: map[vip.ServiceKey]struct{}{}, missing: map[vip.OverrideKey]time.Time{}}
 }
 
 // Restore fills the table from a store that has been read. Call it at most once, before Run.

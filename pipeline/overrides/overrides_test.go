@@ -48,7 +48,7 @@ type host struct {
 	t        *testing.T
 	name     string
 	services *table.Table[vip.ServiceKey, vip.Service]
-	table    *table.Table[vip.BackendKey, vip.BackendState]
+	table    *table.Table[vip.OverrideKey, vip.BackendState]
 	passive  *table.Table[vip.PassiveKey, vip.PassiveHealth]
 	events   *event.Log
 	tree     *fleettest.Host // nil: no fleet
@@ -90,7 +90,7 @@ func (h *host) set(address string, to vip.State) {
 func (h *host) overridden() string {
 	var out []string
 	for key, row := range h.table.All() {
-		out = append(out, fmt.Sprint(key.Address, " ", row.State))
+		out = append(out, fmt.Sprint(key.ID(), " ", row.Sets()))
 	}
 	slices.Sort(out)
 	return strings.Join(out, ", ")
@@ -262,7 +262,7 @@ func TestStoredValuesThatAreInvalid(t *testing.T) {
 		h.has("10.0.0.1", "10.0.0.2")
 		h.expect("at the start", "10.0.0.2 drain")
 		problems := fmt.Sprint(h.Problems())
-		if n := len(h.Problems()); n != 4 || !strings.Contains(problems, `default/web/10.0.0.1: stored backend state: "asleep" is not a state`) {
+		if n := len(h.Problems()); n != 4 || !strings.Contains(problems, `default/web/10.0.0.1: stored override: "asleep" is not a state`) {
 			t.Errorf("%d problems: %s", n, problems)
 		}
 		h.set("10.0.0.1", vip.Maint)

@@ -12,7 +12,7 @@ import (
 
 // entry is a readable value of the store.
 type entry struct {
-	key     vip.BackendKey
+	key     vip.OverrideKey
 	version uint64
 	over    bool // it is no longer in effect: an operator has ended it, or it has expired
 }
@@ -61,49 +61,53 @@ func (o *Overrides) put(item registry.Item[Override]) {
 	}
 	delete(o.invalid, at)
 	key, err := parseKey(at)
-	var state vip.State
+	var row vip.BackendState
 	if err == nil && item.Version != 0 {
-		state, err = item.Value.state(at)
+		row, err = item.Value.row(at)
+		row.Local = item.Local
 	}
 	if err != nil {
 		if item.Version != 0 {
-			o.invalid[at] = vip.Problem{Code: vip.CodeStore, Place: at, Message: "stored backend state: " + err.Error(), Hint: "remove the stored value"}
-			o.Log.Error("backend override not read", "key", at, "err", err)
+			o.invalid[at] = vip.Problem{Code: vip.CodeStore, Place: at, Message: "stored override: " + err.Error(), Hint: "remove the stored value"}
+			o.Log.Error("override not read", "key", at, "err", err)
 		}
 		return
 	}
 	if item.Version == 0 {
 		o.drop(at)
 		if o.Table.Delete(key) {
-			o.publishEvent(key, "set to ready")
+			o.publishEvent(key, ended(key))
 		}
 		return
 	}
 	e := o.keep(at, key, item)
 	was, _, set := o.Table.Get(key)
-	switch row := rowOf(key, state, &item); {
+	switch {
 	case e.over && set:
 		o.Table.Delete(key)
-		message := "set to ready" + o.by(row)
-		if state != vip.Ready {
-			message = "override expired: " + state.String() + o.by(row)
+		message := ended(key) + o.by(row)
+		if row.State != vip.Ready {
+			message = "override expired: " + row.Sets() + o.by(row)
 		}
 		o.publishEvent(key, message)
 	case !e.over:
 		o.Table.Set(row)
-		if !set || was.State != state || was.Until != row.Until {
-			o.publishEvent(key, "set to "+state.String()+o.by(row)+until(row))
+		if !set || was.State != row.State || was.Weight != row.Weight || was.Until != row.Until {
+			o.publishEvent(key, "set to "+row.Sets()+o.by(row)+until(row))
 		}
 	}
 }
 
-func rowOf(key vip.BackendKey, state vip.State, item *registry.Item[Override]) vip.BackendState {
-	o := &item.Value
-	return vip.BackendState{Backend: key, State: state, Since: vip.InstantOf(o.Since), Until: o.until(), Author: o.Author, Node: o.Node, Local: item.Local}
+// ended returns the begin of the message of an override that an operator has ended.
+func ended(key vip.OverrideKey) string {
+	if key.Group != "" {
+		return "set to the weight of the source"
+	}
+	return "set to ready"
 }
 
 // keep records a readable value in memory. The caller holds mu.
-func (o *Overrides) keep(at string, key vip.BackendKey, item registry.Item[Override]) *entry {
+func (o *Overrides) keep(at string, key vip.OverrideKey, item registry.Item[Override]) *entry {
 	e := o.entries[at]
 	if e == nil {
 		e = &entry{key: key}
@@ -157,7 +161,7 @@ func (o *Overrides) expire() (wait time.Duration, some bool) {
 		e.over = true
 		if row, _, set := o.Table.Get(e.key); set {
 			o.Table.Delete(e.key)
-			o.publishEvent(e.key, "override expired: "+row.State.String()+o.by(row))
+			o.publishEvent(e.key, "override expired: "+row.Sets()+o.by(row))
 		}
 		o.sweepSoon(at)
 	}
@@ -181,13 +185,17 @@ func (o *Overrides) noteRemoved(changes []table.Change[vip.Service]) {
 }
 
 // publishEvent publishes an event about a changed override. It publishes nothing for overrides that
-// were set before this host started, or for overrides of a backend that is gone. The caller holds
+// were set before this host started, or for overrides of a backend or group that is gone. The caller holds
 // mu.
-func (o *Overrides) publishEvent(key vip.BackendKey, message string) {
+func (o *Overrides) publishEvent(key vip.OverrideKey, message string) {
 	if !o.running || o.lookUp(key) != nil {
 		return
 	}
-	o.Events.Add(event.Event{Kind: "backend_state", Service: key.Service.String(), Object: key.ID(), Message: message})
+	e := event.Event{Kind: "backend_state", Service: key.Service.String(), Object: key.ID(), Message: message}
+	if key.Group != "" {
+		e.Kind = "group_weight"
+	}
+	o.Events.Add(e)
 }
 
 // by returns who set an override, and through which other node, as the end of a message.

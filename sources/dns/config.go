@@ -78,8 +78,10 @@ func (s *Service) check(b *sources.Block) vip.ServiceKey {
 		b.Add(p.Field, p)
 	}
 	b.CheckPool(s.Pool)
-	if len(s.Backends) > 0 {
-		b.Bad("backends", "remove them, or make it a service of services.d", "the backends are those of the name")
+	for field, n := range map[string]int{"backends": len(s.Backends), "groups": len(s.Groups)} {
+		if n > 0 {
+			b.Bad(field, "remove them, or make it a service of services.d", "the backends are those of the name")
+		}
 	}
 	if built.Forward == vip.ForwardHost {
 		b.Bad("forward", "remove it", "with forward host a service has no backends")

@@ -18,11 +18,11 @@ import (
 )
 
 // Fields are the fields of a service that a text sets, by their names in metadata and annotations:
-// "drain-timeout". They are all but ports and backends.
+// "drain-timeout". They are all but ports, backends and groups.
 var Fields = func() map[string]*spec.Field {
 	out := map[string]*spec.Field{}
 	for i := range spec.Fields {
-		if f := &spec.Fields[i]; f.Key != "ports" && f.Key != "backends" && !strings.Contains(f.Key, ".") {
+		if f := &spec.Fields[i]; f.Key != "ports" && f.Key != "backends" && f.Key != "groups" && !strings.Contains(f.Key, ".") {
 			out[Name(f.Key)] = f
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet/registry"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -47,8 +48,15 @@ func (s *Source) PutBackend(ctx context.Context, key vip.ServiceKey, w spec.Back
 
 // withBackend returns a copy of an entry with a registered backend added or replaced.
 func (s *Source) withBackend(e *entry, b vip.Backend, reg registration) (*entry, error) {
-	id, full := idOf(b), spec.FromService(e.row)
-	if i := indexOf(e.row.Backends, id); i < 0 {
+	id, full := idOf(b), spec.Flat(e.row)
+	i := indexOf(e.row.Backends, id)
+	if i >= 0 && b.Group == "" {
+		b.Group = e.row.Backends[i].Group
+	}
+	if e.row.GroupOf(&b) == nil && (b.Group != "" || len(e.row.Groups) > 0) {
+		return nil, &registry.InvalidError{Problems: []vip.Problem{noGroup(&e.row, b.Group)}}
+	}
+	if i < 0 {
 		full.Backends = append(full.Backends, spec.FromBackend(b))
 	} else {
 		full.Backends[i] = spec.FromBackend(b)
@@ -60,6 +68,18 @@ func (s *Source) withBackend(e *entry, b vip.Backend, reg registration) (*entry,
 	out := &entry{row: row, registered: maps.Clone(e.registered), put: e.put}
 	out.registered[id] = reg
 	return out, nil
+}
+
+// noGroup is the problem of a backend that names no group, or none of its service's.
+func noGroup(s *vip.Service, named string) vip.Problem {
+	p := vip.Problem{Code: vip.CodeInvalid, Service: s.Key.String(), Field: "group", Message: fmt.Sprintf("the service has no group %q", named), Hint: "remove it"}
+	if named == "" {
+		p.Message = "the service has groups, and the backend belongs to one of them"
+	}
+	if len(s.Groups) > 0 {
+		p.Hint = "use " + text.Join(s.Groups, ", ", func(g vip.Group) string { return g.Name })
+	}
+	return p
 }
 
 // DeleteBackend removes a backend from a service and returns the revision of the

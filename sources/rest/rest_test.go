@@ -130,7 +130,7 @@ type fixture struct {
 	stored    *breakable[overrides.Override] // overrides
 	overrides *overrides.Overrides
 	services  *table.Table[vip.ServiceKey, vip.Service]
-	states    *table.Table[vip.BackendKey, vip.BackendState]
+	states    *table.Table[vip.OverrideKey, vip.BackendState]
 	events    *event.Log
 	sink      *sink
 	src       *Source

@@ -208,7 +208,8 @@ func (s *Source) replaced(now *entry, p *Put, w *spec.Service, row vip.Service) 
 	if now == nil {
 		now = &entry{}
 	}
-	if w.Backends == nil && len(now.registered) > 0 {
+	unstated := w.Backends == nil && !slices.ContainsFunc(w.Groups, func(g spec.Group) bool { return g.Backends != nil })
+	if unstated && len(now.registered) > 0 {
 		full := *w
 		for _, b := range now.row.Backends {
 			if _, ok := now.registered[idOf(b)]; ok {

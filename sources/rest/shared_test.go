@@ -306,12 +306,15 @@ func TestConflictThatIsGoneIsRetried(t *testing.T) {
 
 	drained := bkey("10.0.0.1")
 	a.override(drained, vip.Maint)
-	b.until("the override is there", func() bool { _, _, there := b.states.Get(drained); return there })
+	b.until("the override is there", func() bool { _, _, there := b.states.Get(vip.OverrideKey{BackendKey: drained}); return there })
 	other = stored(state, func() { a.override(drained, vip.Ready) })
-	b.until("the override is gone", func() bool { _, _, there := b.states.Get(drained); return !there })
+	b.until("the override is gone", func() bool { _, _, there := b.states.Get(vip.OverrideKey{BackendKey: drained}); return !there })
 	passing(func() error { _, err := b.overrides.Set(t.Context(), operator(drained, vip.Drain)); return err }, state, other)
 	everyone(hosts, func(h *host) {
-		h.until("it drains", func() bool { s, _, _ := h.states.Get(drained); return s.State == vip.Drain })
+		h.until("it drains", func() bool {
+			s, _, _ := h.states.Get(vip.OverrideKey{BackendKey: drained})
+			return s.State == vip.Drain
+		})
 	})
 }
 
@@ -842,7 +845,7 @@ func TestStartFromWhatWasLastKnown(t *testing.T) {
 		m.Client("d").SetDown(true)
 		again := start()
 		again.sees("[10.0.0.1 ready]")
-		st, _, _ := again.states.Get(bkey("10.0.0.1"))
+		st, _, _ := again.states.Get(vip.OverrideKey{BackendKey: bkey("10.0.0.1")})
 		expect.Equal(t, st.State, vip.Drain, "the operator's word")
 		_, err := again.src.PutService(t.Context(), Put{Spec: web("10.0.0.2")})
 		expect.Is(t, err, fleet.ErrUnavailable, "a write")

@@ -191,7 +191,7 @@ func facts(h *host) map[string]string {
 		}
 	}
 	for key, state := range h.states.All() {
-		out[fmt.Sprintf("state of %v", key)] = state.State.String()
+		out[fmt.Sprintf("state of %v", key.BackendKey)] = state.State.String()
 	}
 	return out
 }

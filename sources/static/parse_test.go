@@ -46,6 +46,11 @@ func TestParseServices(t *testing.T) {
 				`f.toml:8: service "db": ports[0].prot: unknown key | did you mean "protocol"?`}},
 		{what: "value out of bounds in a block of its own", doc: good + "[[service.backends]]\naddress = '10.0.0.1'\n\nweight = 70000\n",
 			want: []string{`f.toml:7: service "web": backends[0].weight: 70000 is out of bounds | use 0 to 65535`}},
+		{what: "groups and backends", doc: good + "backends = [{ address = '10.0.0.1' }]\n[[service.groups]]\nname = 'stable'\nweight = 90\n",
+			want: []string{`f.toml:4: service "web": backends: a service has either backends or groups, and this one has both | move them into a group`}},
+		{what: "backend of a group", doc: good + "groups = [\n{ name = 'stable', weight = 70000 },\n{ name = 'canary', backends = [\n{ address = '10.0.0.1' },\n{ address = '10.0.0.1' }] },\n]\n",
+			want: []string{`f.toml:5: service "web": groups[0].weight: 70000 is out of bounds | use 0 to 65535`,
+				`f.toml:8: service "web": groups[1].backends[1]: 10.0.0.1 is that of groups[1].backends[0], too | keep one`}},
 		{what: "all at once, by line", doc: "[[service]]\nname = 'a'\nbackends = [\n{ address = 'x' },\n{ address = '10.0.0.1', weight = -1 },\n]\n", want: []string{
 			`f.toml:1: service "a": ports: a service needs a port`,
 			`f.toml:4: service "a": backends[0].address: "x" is not an address`,

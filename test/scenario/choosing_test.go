@@ -19,6 +19,11 @@ func scheduled(scheduler vip.Scheduler, weights ...int) string {
 	return service("web", bothPorts, strings.Join(backends, ", "), fmt.Sprintf("scheduler = %q", scheduler))
 }
 
+// canary is a service with a group of two backends and one of one backend, of these weights.
+func canary(stable, canary int) string {
+	return service("web", bothPorts, "", fmt.Sprintf(`groups = [ { name = "stable", weight = %d, backends = [ %s ] }, { name = "canary", weight = %d, backends = [ %s ] } ]`, stable, firstTwo, canary, third))
+}
+
 // forgetful is a service with this affinity timeout.
 func forgetful(timeout string) string {
 	return service("web", bothPorts, firstTwo, `scheduler = "rr"`, fmt.Sprintf("affinity = { timeout = %q }", timeout))
@@ -48,6 +53,17 @@ var choosing = []scenario{
 			ask(client, "web", 6, by(counts{b1: 2, b2: 4})),
 			put(scheduled(vip.WeightedRoundRobin, 0, 2)),
 			ask(client, "web", 2, only(b2)),
+		},
+	},
+	{
+		name: "groups share by their weights, whatever their sizes", shows: []*feature{shares},
+		steps: []step{
+			put(canary(90, 10)),
+			ifRandom(ask(client, "web", 400, onAverage(counts{b1: 9, b2: 9, b3: 2})), ask(client, "web", 40, by(counts{b1: 18, b2: 18, b3: 4}))),
+			weigh("web", "canary", 90),
+			ifRandom(ask(client, "web", 400, onAverage(counts{b1: 1, b2: 1, b3: 2})), ask(client, "web", 40, by(counts{b1: 10, b2: 10, b3: 20}))),
+			weigh("web", "stable", 0),
+			ask(client, "web", 4, only(b3)),
 		},
 	},
 	{

@@ -158,6 +158,7 @@ var (
 	stickyInside = &feature{name: "`affinity` with different traffic policies and a `target_port`",
 		sample: "ports = [ { port = 80, target_port = 8080 } ]\naffinity = {}\nexternal_traffic = \"local\"\n" + someBackend}
 	states      = &feature{name: "weight 0, `drain`, `maint`, `terminating`", sample: somePort + "backends = [ { address = \"10.1.0.11\", weight = 0 }, { address = \"10.1.0.12\", state = \"drain\" } ]\n"}
+	shares      = &feature{name: "`groups` of backends", sample: somePort + "groups = [ { name = \"stable\", weight = 90, backends = [ { address = \"10.1.0.11\" } ] }, { name = \"canary\", weight = 10, backends = [ { address = \"10.1.0.12\" } ] } ]\n"}
 	replacement = &feature{name: "a backend that refuses a connection", sample: someService,
 		does: map[string]string{"ipvs": "the client is refused", "nft": "the client is refused", "proxy": "another backend is tried"}}
 
@@ -220,7 +221,7 @@ var groups = []struct {
 	features []*feature
 }{
 	{"Protocols and forwarding", []*feature{tcp, halfClose, udp, sctp, ipv4, ipv6, dualStack, portRange, rangeToOne, allPorts, nodePorts, nat, dr, tunnel, tunnel6, floats}},
-	{"Choosing a backend", []*feature{rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh, fallback, portFlag, onePacket, affinity, stickyRange, stickyInside, states,
+	{"Choosing a backend", []*feature{rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh, fallback, portFlag, onePacket, affinity, stickyRange, stickyInside, states, shares,
 		localBoth, localOutside, sameZone, sameNode, hints, somePorts, replacement}},
 	{"Client addresses and access", []*feature{masqAuto, masqAlways, masqNever, clientAddress, sourceRanges, rangesOfUDP, proxyProtocol, acceptProxy, backendLimit, serviceLimit, sourceConnections, sourceRate, refusal, unserved, firewalls}},
 	{"Health", []*feature{healthChecks, resetUnhealthy, panicThreshold, backups, slowStart}},

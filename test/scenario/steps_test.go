@@ -144,6 +144,19 @@ func state(name, mark string, s vip.State) step {
 	}
 }
 
+// weigh overrides the weight of a group.
+func weigh(name, group string, weight uint32) step {
+	return func(r *run) error {
+		r.hub.tables.Overrides.Set(vip.BackendState{Backend: vip.BackendKey{Service: key(name)}, Group: group, Weight: weight})
+		return until(r, func() error {
+			if err := r.host.Compile.WaitOverridden(r.Context(), r.hub.tables.Overrides.Revision()); err != nil {
+				return err
+			}
+			return r.host.settled(key(name), func(*vip.Frontend) bool { return true })
+		})
+	}
+}
+
 // restart stops the director's agent and starts another one.
 func restart() step {
 	return func(r *run) error {

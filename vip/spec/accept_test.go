@@ -76,6 +76,11 @@ func TestBuildAccepts(t *testing.T) {
 		{"an automatic health port", `"external_traffic": "local", "health_check_node_port": "auto"`, func(s *vip.Service) {
 			s.ExternalTraffic, s.HealthPort.Auto = vip.Local, true
 		}},
+		{"groups", `"groups": [{"name": "stable", "weight": 90, "backends": [{"address": "10.1.0.12"}]}, {"name": "canary", "backends": [{"address": "10.1.0.11"}]}, {"name": "none", "weight": 0}]`, func(s *vip.Service) {
+			s.Groups = []vip.Group{{Name: "stable", Weight: 90}, {Name: "canary", Weight: 1}, {Name: "none"}}
+			s.Backends = append(backend(0, vip.Ready), backend(0, vip.Ready)...)
+			s.Backends[0].Group, s.Backends[1].Group, s.Backends[1].Address = "canary", "stable", netip.MustParseAddr("10.1.0.12")
+		}},
 		{"no health port", `"health_check_node_port": "off"`, func(*vip.Service) {}},
 		{"zones", `"traffic_distribution": "same-zone"`, func(s *vip.Service) { s.Distribution = vip.PreferSameZone }},
 		{"nodes", `"traffic_distribution": "same-node"`, func(s *vip.Service) { s.Distribution = vip.PreferSameNode }},

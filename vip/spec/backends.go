@@ -21,25 +21,25 @@ func (b *builder) backends(in []Backend, ports int) []vip.Backend {
 		return nil
 	}
 	out := make([]vip.Backend, len(in))
-	b.list = "backends"
-	for i := range in {
-		b.index = i
+	i := 0
+	b.within = func() string { return b.spec.pathOf(i) }
+	for ; i < len(in); i++ {
 		out[i] = b.backend(&in[i])
 	}
-	b.list = ""
+	b.within = nil
 	return out
 }
 
 // backend builds one backend. An invalid or missing address becomes the zero Addr. A service may
 // have many backends, so field names are built only for problems.
 func (b *builder) backend(w *Backend) vip.Backend {
-	out := vip.Backend{Weight: vip.DefaultWeight, State: vip.Ready, Health: w.Health, Reason: w.Reason, Backup: w.Backup, Node: w.Node, Zone: w.Zone}
+	out := vip.Backend{Weight: vip.DefaultWeight, Group: w.Group, State: vip.Ready, Health: w.Health, Reason: w.Reason, Backup: w.Backup, Node: w.Node, Zone: w.Zone}
 	if a, ok := b.address("address", w.Address); ok {
 		out.Address = a
 	}
 	out.Port = b.port("port", int(w.Port))
 	if w.Weight != nil {
-		out.Weight = uint32(b.number("weight", *w.Weight, 0, vip.MaxWeight, "0 to 65535"))
+		out.Weight = uint32(b.number("weight", *w.Weight, 0, vip.MaxWeight, weights))
 	}
 	if w.State != "" && out.State.UnmarshalText([]byte(w.State)) != nil {
 		b.bad("state", strict.OneOf(w.State, "ready", "drain", "maint", "terminating"), "%s is not a state", strict.Quote(w.State))
@@ -58,6 +58,9 @@ func (b *builder) backend(w *Backend) vip.Backend {
 }
 
 var backendLimit = limit[uint32](vip.MaxMaxConnections, oneOrNone).(kind[int, uint32])
+
+// weights are the values of a weight.
+const weights = "0 to 65535"
 
 // IsWord reports whether s is a valid name of a node, a zone or a port of a service.
 func IsWord(s string) bool {
@@ -104,7 +107,7 @@ func (b *builder) servedPorts(in []Backend, ports []vip.Port) {
 			if near := strict.Nearest(name, names); near != "" {
 				hint = fmt.Sprintf("did you mean %q? %s", near, hint)
 			}
-			b.bad(strict.Index(strict.Index("backends", i)+".ports", j), hint, "the service has no port %s", strict.Quote(name))
+			b.bad(strict.Index(b.spec.pathOf(i)+".ports", j), hint, "the service has no port %s", strict.Quote(name))
 		}
 	}
 }
@@ -123,7 +126,7 @@ func (b *builder) twice(out vip.Service) {
 		}
 		key := server{be.Address, be.Port}
 		if j, twice := first[key]; twice {
-			b.bad(strict.Index("backends", i), "keep one of them", "%s is that of backends[%d], too", be.ID(), j)
+			b.bad(b.spec.pathOf(i), "keep one of them", "%s is that of %s, too", be.ID(), b.spec.pathOf(j))
 			continue
 		}
 		first[key] = i
@@ -135,8 +138,8 @@ func (b *builder) twice(out vip.Service) {
 		}
 		for _, p := range out.Ports {
 			if p.TargetPort == be.Port && be.Serves(p.Name) && out.Backends[follower].Serves(p.Name) {
-				b.bad(strict.Index("backends", max(i, follower)), "keep one of them", "%s is the same server as backends[%d] on port %s",
-					out.Backends[max(i, follower)].ID(), min(i, follower), p.Key())
+				b.bad(b.spec.pathOf(max(i, follower)), "keep one of them", "%s is the same server as %s on port %s",
+					out.Backends[max(i, follower)].ID(), b.spec.pathOf(min(i, follower)), p.Key())
 				break
 			}
 		}
@@ -152,7 +155,7 @@ func (b *builder) wrongFamily(in []Backend, forward vip.Forward, families []vip.
 	for i, w := range in {
 		a, err := netip.ParseAddr(w.Address)
 		if err == nil && !slices.Contains(families, vip.FamilyOf(a.Unmap())) {
-			b.bad(strict.Index("backends", i)+".address", "use a backend of the VIP's family, or add the family to the service",
+			b.bad(b.spec.pathOf(i)+".address", "use a backend of the VIP's family, or add the family to the service",
 				"%s is %s and the service's VIP is %s: %s does not translate between families",
 				w.Address, vip.FamilyOf(a.Unmap()), familyNames(families), forward)
 		}

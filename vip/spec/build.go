@@ -31,7 +31,7 @@ const (
 // origin. It returns all problems at once. With any problem, the caller may use only the returned
 // Key, if the name is valid. Build keeps no reference to s.
 func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
-	b := builder{service: s.Title(), place: origin}
+	b := builder{spec: s, service: s.Title(), place: origin}
 	out := vip.Service{Source: source, Origin: origin, Relay: &vip.ProxySettings{}}
 	out.Key = b.key(s)
 	from, to := reflect.ValueOf(s).Elem(), reflect.ValueOf(&out).Elem()
@@ -41,11 +41,13 @@ func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 	out.Relay = vip.RelayOf(*out.Relay)
 	b.schedulerFlags(s.SchedulerFlags, &out)
 	out.Ports = b.ports(s.Ports, out.Forward == vip.ForwardHost)
-	out.Backends = b.backends(s.Backends, len(s.Ports))
-	if len(out.Backends) == len(s.Backends) {
-		b.servedPorts(s.Backends, out.Ports)
+	out.Groups = b.groups(s)
+	backends := s.flat()
+	out.Backends = b.backends(backends, len(s.Ports))
+	if len(out.Backends) == len(backends) {
+		b.servedPorts(backends, out.Ports)
 		b.twice(out)
-		b.wrongFamily(s.Backends, out.Forward, b.families)
+		b.wrongFamily(backends, out.Forward, b.families)
 	}
 	if out.Forward == vip.ForwardHost {
 		b.onHost(s, &out)
@@ -70,14 +72,12 @@ func compareBackends(a, b vip.Backend) int {
 
 // builder collects the problems of one service.
 type builder struct {
+	spec           *Service
 	service, place string
-	list           string       // the list or table that fields belong to: "backends"; "" for the service's own
-	index          int          // the index in list; noIndex in a table
-	families       []vip.Family // that the service requests through families or vips; nil leaves them to the pool
+	within         func() string // the field that fields belong to; nil: they are the service's own
+	families       []vip.Family  // that the service requests through families or vips; nil leaves them to the pool
 	problems       vip.Problems
 }
-
-const noIndex = -1
 
 func (b *builder) add(p vip.Problem) {
 	p.Service, p.Place = b.service, b.place
@@ -85,11 +85,8 @@ func (b *builder) add(p vip.Problem) {
 }
 
 func (b *builder) bad(field, hint, format string, args ...any) {
-	switch {
-	case b.list != "" && b.index == noIndex:
-		field = b.list + "." + field
-	case b.list != "":
-		field = strict.Index(b.list, b.index) + "." + field
+	if b.within != nil {
+		field = b.within() + "." + field
 	}
 	b.add(vip.Problem{Code: vip.CodeInvalid, Field: field, Message: fmt.Sprintf(format, args...), Hint: hint})
 }

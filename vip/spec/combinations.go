@@ -19,6 +19,9 @@ func (b *builder) combinations(s *Service, out *vip.Service) {
 	if out.SlowStart > 0 {
 		b.weightless(out)
 	}
+	if len(out.Groups) > 0 {
+		b.groupless(out)
+	}
 	relay := out.Relay.Get()
 	if relay.ProxyProtocol != 0 {
 		b.unproxied("proxy_protocol", out)
@@ -42,6 +45,8 @@ func (b *builder) combinations(s *Service, out *vip.Service) {
 	}
 }
 
+const onlyGreatest = "uses only the backend with the greatest weight"
+
 // weightless reports schedulers with which a slow start has no effect, or a bad one. rr and lc have
 // no weights. fo sends all clients to the greatest weight. The hashes would move clients to another
 // backend with each step, and directors with different steps would choose different backends.
@@ -51,7 +56,7 @@ func (b *builder) weightless(out *vip.Service) {
 	case vip.RoundRobin, vip.LeastConnection:
 		why = "has no weights"
 	case vip.WeightedFailover:
-		why = "uses only the backend with the greatest weight"
+		why = onlyGreatest
 	case vip.SourceHash, vip.MaglevHash, vip.DestinationHash:
 		why = "would move clients with each step"
 	default:
@@ -120,7 +125,7 @@ func (b *builder) untranslated(out *vip.Service) {
 			if p.Port == 0 || be.Port == 0 || !be.Serves(p.Name) || be.Port == p.Port && p.LastPort == 0 {
 				continue
 			}
-			b.bad(strict.Index("backends", i)+".port", "remove it, or use forward nat",
+			b.bad(b.spec.pathOf(i)+".port", "remove it, or use forward nat",
 				"forward %s does not change the port: %d is not that of %s, %s", out.Forward, be.Port, strict.Index("ports", j), p.Key())
 			break
 		}

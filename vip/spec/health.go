@@ -48,8 +48,8 @@ func (b *builder) healthCheck(key string, w *HealthCheck) *vip.HealthCheck {
 	if w == nil {
 		return nil
 	}
-	b.list, b.index = key, noIndex
-	defer func() { b.list = "" }()
+	b.within = func() string { return key }
+	defer func() { b.within = nil }()
 	out := &vip.HealthCheck{}
 	from, to := reflect.ValueOf(w).Elem(), reflect.ValueOf(out).Elem()
 	for i := range CheckFields {

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // Pool is the part of a pool that services are checked against.
@@ -29,15 +28,16 @@ func (p *Pool) Contains(a netip.Addr) bool {
 // of a family that the service's pool has no addresses of. The allocator checks whether the pool
 // exists and what it grants.
 func CheckAgainstPools(s *Service, pools []Pool) []vip.Problem {
-	b := builder{service: s.Title()}
-	for i, w := range s.Backends {
+	b := builder{spec: s, service: s.Title()}
+	backends := s.flat()
+	for i, w := range backends {
 		a, err := netip.ParseAddr(w.Address)
 		if err != nil {
 			continue
 		}
 		for _, p := range pools {
 			if p.Contains(a.Unmap()) {
-				b.bad(strict.Index("backends", i)+".address", "use the server's own address, or exclude this one from the pool",
+				b.bad(b.spec.pathOf(i)+".address", "use the server's own address, or exclude this one from the pool",
 					"%s is in VIP pool %q", a, p.Name)
 				break
 			}
@@ -48,7 +48,7 @@ func CheckAgainstPools(s *Service, pools []Pool) []vip.Problem {
 		return b.problems.List() // Build reports it
 	}
 	if len(s.Families) == 0 && len(s.VIPs) == 0 {
-		b.wrongFamily(s.Backends, forward, PoolFamilies(s, pools))
+		b.wrongFamily(backends, forward, PoolFamilies(s, pools))
 	}
 	return b.problems.List()
 }

@@ -25,6 +25,7 @@ type Service struct {
 
 	Ports    []Port    `toml:"ports" json:"ports"`
 	Backends []Backend `toml:"backends,omitempty" json:"backends,omitempty"`
+	Groups   []Group   `toml:"groups,omitempty" json:"groups,omitempty"`
 
 	Scheduler       string    `toml:"scheduler,omitempty" json:"scheduler,omitempty"`
 	SchedulerFlags  []string  `toml:"scheduler_flags,omitempty" json:"scheduler_flags,omitempty"`
@@ -82,9 +83,18 @@ type Backend struct {
 	ForZones []string `toml:"for_zones,omitempty" json:"for_zones,omitempty"`
 	ForNodes []string `toml:"for_nodes,omitempty" json:"for_nodes,omitempty"`
 
+	// Group names one of the service's groups in a spec that a program makes. A user lists the backends of a group in the group.
+	Group string `toml:"-" json:"-"`
 	// Health and Reason are what the source observed. No user writes them.
 	Health vip.Health `toml:"-" json:"-"`
 	Reason vip.Reason `toml:"-" json:"-"`
+}
+
+// Group is a part of a service's backends with a share of its new connections.
+type Group struct {
+	Name     string    `toml:"name" json:"name"`
+	Weight   *int      `toml:"weight,omitempty" json:"weight,omitempty"`
+	Backends []Backend `toml:"backends,omitempty" json:"backends,omitempty"`
 }
 
 // Affinity keeps a client on its backend. Without a Timeout, it is vip.DefaultAffinity.

@@ -133,6 +133,15 @@ func services(t *rapid.T) vip.Service {
 			ForZones: vip.NamesOf(rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"z", "y", "x-é"}), 0, 3, rapid.ID).Draw(t, "for zones")...),
 			ForNodes: vip.NamesOf(rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"n1", "n2"}), 0, 2, rapid.ID).Draw(t, "for nodes")...)})
 	}
+	sharing := []vip.Scheduler{vip.WeightedRoundRobin, vip.WeightedLeastConnection, vip.ShortestExpectedDelay, vip.SourceHash, vip.MaglevHash}
+	if slices.Contains(sharing, s.Scheduler) && rapid.Bool().Draw(t, "grouped") {
+		for _, name := range []string{"stable", "canary"} {
+			s.Groups = append(s.Groups, vip.Group{Name: name, Weight: rapid.Uint32Range(0, vip.MaxWeight).Draw(t, "group weight")})
+		}
+		for i := range s.Backends {
+			s.Backends[i].Group = rapid.SampledFrom([]string{"stable", "canary"}).Draw(t, "group")
+		}
+	}
 	s.PanicThreshold, s.ResetUnhealthy = rapid.Uint8Range(0, 100).Draw(t, "panic threshold"), rapid.Bool().Draw(t, "reset")
 	s.SourceLimits = vip.SourceLimits{MaxConnectionsPerSource: rapid.Uint16().Draw(t, "connections of a client"), MaxRatePerSource: rapid.Uint16().Draw(t, "rate of a client")}
 	if weighted := []vip.Scheduler{vip.WeightedRoundRobin, vip.WeightedLeastConnection, vip.ShortestExpectedDelay, vip.NeverQueue}; slices.Contains(weighted, s.Scheduler) {
@@ -258,8 +267,11 @@ func TestRandomServicesSetEveryField(t *testing.T) {
 		for _, b := range s.Backends {
 			note(b)
 		}
+		for _, g := range s.Groups {
+			note(g)
+		}
 	}
-	for _, typ := range []reflect.Type{reflect.TypeFor[vip.Service](), reflect.TypeFor[vip.Settings](), reflect.TypeFor[vip.ProxySettings](), reflect.TypeFor[vip.Port](), reflect.TypeFor[vip.Backend](), reflect.TypeFor[vip.HealthCheck]()} {
+	for _, typ := range []reflect.Type{reflect.TypeFor[vip.Service](), reflect.TypeFor[vip.Settings](), reflect.TypeFor[vip.ProxySettings](), reflect.TypeFor[vip.Port](), reflect.TypeFor[vip.Backend](), reflect.TypeFor[vip.Group](), reflect.TypeFor[vip.HealthCheck]()} {
 		for f := range typ.Fields() {
 			if name := typ.Name() + "." + f.Name; !set[name] {
 				t.Errorf("no random service sets %s: add it to services", name)

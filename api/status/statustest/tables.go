@@ -20,7 +20,7 @@ type Tables struct {
 	Services    *table.Table[vip.ServiceKey, vip.Service]
 	Allocations *table.Table[vip.ServiceKey, vip.Allocation]
 	Compiled    *table.Table[vip.ServiceKey, pipeline.Compiled]
-	Overrides   *table.Table[vip.BackendKey, vip.BackendState]
+	Overrides   *table.Table[vip.OverrideKey, vip.BackendState]
 	Health      *table.Table[vip.BackendKey, vip.BackendHealth]
 	Passive     *table.Table[vip.PassiveKey, vip.PassiveHealth]
 	Frontends   *table.Table[vip.FrontendKey, vip.Frontend]

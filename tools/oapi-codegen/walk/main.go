@@ -84,6 +84,7 @@ func main() {
 	call("list-backends", 200)(c.ListBackendsWithResponse(ctx, ns, web, nil))
 	call("backend-connections", 200)(c.BackendConnectionsWithResponse(ctx, ns, web, own))
 	call("set-backend-state", 200)(c.SetBackendStateWithResponse(ctx, ns, web, own, nil, read[client.SetBackendStateJSONRequestBody](`{"state": "drain"}`)))
+	call("set-group-weight", 404)(c.SetGroupWeightWithResponse(ctx, ns, web, "canary", nil, read[client.SetGroupWeightJSONRequestBody](`{"weight": 10}`)))
 	call("list-overrides", 200)(c.ListOverridesWithResponse(ctx, nil))
 	call("delete-override", 200)(c.DeleteOverrideWithResponse(ctx, ns, web, own, nil))
 	call("delete-backend", 200)(c.DeleteBackendWithResponse(ctx, ns, web, own, nil))

@@ -138,7 +138,7 @@ function backendTable(backends, traffic, change) {
   return table('Backends', change ? [...heads, 'Change'] : heads, backends.map((b) => {
     const t = trafficOf(b, traffic);
     const cells = [el('code', {}, b.id), stateCell(b), healthCell(b), b.health_reason ?? b.last_error ?? '',
-      b.slow_start ? `${b.weight} (${b.slow_start}%)` : b.weight, count(t.active) + (b.max_connections ? ` of ${count(b.max_connections)}` : ''), perSecond(t.rate), count(t.connections), bytes(t.bytes), [b.node, b.zone].filter(Boolean).join(', ')];
+      b.weight + (b.group ? ` in ${b.group}` : '') + (b.slow_start ? ` (${b.slow_start}%)` : ''), count(t.active) + (b.max_connections ? ` of ${count(b.max_connections)}` : ''), perSecond(t.rate), count(t.connections), bytes(t.bytes), [b.node, b.zone].filter(Boolean).join(', ')];
     return { key: b.id, cells: change ? [...cells, actions(b, change)] : cells };
   }), 'none: the service has no backend');
 }

@@ -186,7 +186,7 @@ var blocks = []struct {
 	table reference.Table
 }{{"[[pool]]", reference.Pool}, {"[pool.bgp] and [[pool.bgp.match]]", reference.Route}, {"[[quota]]", reference.Quota}, {"[[source]]", reference.Source}, {"[[source.service]]", reference.DNSService}, {"[[api.role]]", reference.Role}, {"[[announce.bgp]]", reference.Router},
 	{"[[hook]]", reference.Hook}, {"the document of hooks", reference.Document},
-	{"[[service]] in services.d", reference.Service}, {"ports of a service", reference.Port}, {"backends of a service", reference.Backend},
+	{"[[service]] in services.d", reference.Service}, {"ports of a service", reference.Port}, {"backends of a service", reference.Backend}, {"groups of a service", reference.Group},
 	{"health of a service", reference.HealthCheck}}
 
 func configuration() string {

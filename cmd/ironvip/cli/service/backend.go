@@ -63,8 +63,8 @@ has the open connections.`,
 	}
 }
 
-// parseBackend reads "SERVICE BACKEND" or "SERVICE/BACKEND".
-func parseBackend(args []string) (vip.ServiceKey, string, error) {
+// parseID reads "SERVICE ID" or "SERVICE/ID".
+func parseID(args []string) (vip.ServiceKey, string, error) {
 	service, id := args[0], ""
 	if len(args) == 2 {
 		id = args[1]
@@ -75,6 +75,15 @@ func parseBackend(args []string) (vip.ServiceKey, string, error) {
 			Hint: "run ironvip backend list " + args[0]}
 	}
 	key, err := command.ParseKey(service)
+	if err != nil {
+		return key, "", err
+	}
+	return key, id, nil
+}
+
+// parseBackend reads "SERVICE BACKEND" or "SERVICE/BACKEND".
+func parseBackend(args []string) (vip.ServiceKey, string, error) {
+	key, id, err := parseID(args)
 	if err != nil {
 		return key, "", err
 	}
@@ -136,12 +145,13 @@ func (a *app) backendRow(b v1.BackendStatus, conns map[string]uint64) []any {
 	return []any{b.ID, state, weightCell(b), a.checkCell(b), a.Age(b.HealthSince), conn, a.lastError(b), b.Node, b.Zone, b.TTL, a.Ago(b.ExpiresAt), a.Ago(b.RemovedAt), a.overridden(b.Override), b.HealthHint}
 }
 
-// weightCell returns the configured weight: "1", and "1 (30%)" during a slow start.
-func weightCell(b v1.BackendStatus) any {
+// weightCell returns the configured weight: "1", "1 in canary" in a group, and "1 (30%)" during a slow start.
+func weightCell(b v1.BackendStatus) output.Cell {
+	cell := output.Cell{Text: fmt.Sprint(b.Weight) + output.When(b.Group != "", " in "+b.Group)}
 	if b.SlowStart > 0 {
-		return output.Cell{Text: fmt.Sprintf("%d (%d%%)", b.Weight, b.SlowStart), Style: output.Caution}
+		cell.Text, cell.Style = cell.Text+fmt.Sprintf(" (%d%%)", b.SlowStart), output.Caution
 	}
-	return b.Weight
+	return cell
 }
 
 // lastError describes the last failure of a backend: "connect: connection refused, 3s ago".

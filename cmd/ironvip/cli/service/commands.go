@@ -19,14 +19,14 @@ func Commands(frame *command.App) []*cobra.Command {
 	return []*cobra.Command{
 		command.Group("service", "manage services",
 			a.serviceListCommand(), a.serviceGetCommand(), a.serviceApplyCommand(), a.serviceDeleteCommand(), a.serviceExplainCommand(),
-			a.serviceEditCommand(), a.serviceWatchCommand(), a.serviceStatsCommand()),
+			a.serviceEditCommand(), a.serviceWatchCommand(), a.serviceStatsCommand(), a.serviceWeightCommand()),
 		command.Group("backend", "manage backends",
 			a.backendListCommand(),
 			a.backendStateCommand("ready", "end drain or maint, so that the backend gets new connections again"),
 			a.backendStateCommand("drain", "stop new connections to a backend; open ones continue"),
 			a.backendStateCommand("maint", "like drain, but marks maintenance"),
 			a.backendWeightCommand()),
-		command.Group("override", "manage operator overrides of single backends", a.overrideListCommand(), a.overrideClearCommand()),
+		command.Group("override", "manage operator overrides of backends and groups", a.overrideListCommand(), a.overrideClearCommand()),
 		a.topCommand(),
 		a.searchCommand(),
 	}

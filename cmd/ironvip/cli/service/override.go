@@ -100,17 +100,22 @@ func lastOne(state string, b v1.Backend) string {
 }
 
 func (a *app) overrideListCommand() *cobra.Command {
-	return command.List(a.App, "list the operator overrides of single backends", `Lists the backends that an operator has set to drain or maint. The author is the user that sent the
+	return command.List(a.App, "list the operator overrides of backends and groups", `Lists the backends that an operator has set to drain or maint, and the groups of backends that an
+operator has given another weight. The author is the user that sent the
 command to the unix socket, or "tcp" and an address. NODE is the host that received it. An override
-is "missing" if the backend has left its service, and "local" if it was set while the fleet's store
+is "missing" if the backend or group has left its service, and "local" if it was set while the fleet's store
 was unavailable, until it is merged there.`, (*client.Client).Overrides, a.overrideListView)
 }
 
 func (a *app) overrideListView(list v1.OverrideList) output.View {
-	grid := output.NewGrid("SERVICE", "BACKEND", "STATE", "AUTHOR", "NODE", "SINCE", "EXPIRES", "+REVISION")
+	grid := output.NewGrid("SERVICE", "BACKEND OR GROUP", "STATE", "AUTHOR", "NODE", "SINCE", "EXPIRES", "+REVISION")
 	for _, o := range list.Items {
-		state := o.State + output.When(o.Missing, ", missing") + output.When(o.Local, ", local")
-		grid.Add(o.Service, o.Backend, output.Cell{Text: state, Style: output.Caution}, o.Author, o.Node, a.Ago(o.Since), cmp.Or(a.Ago(o.Expires), "never"), o.Revision)
+		state := o.State
+		if o.Weight != nil {
+			state = fmt.Sprintf("weight %d", *o.Weight)
+		}
+		state += output.When(o.Missing, ", missing") + output.When(o.Local, ", local")
+		grid.Add(o.Service, o.Backend+o.Group, output.Cell{Text: state, Style: output.Caution}, o.Author, o.Node, a.Ago(o.Since), cmp.Or(a.Ago(o.Expires), "never"), o.Revision)
 	}
 	return output.List(list, grid, "no overrides", 0, 1)
 }
@@ -126,34 +131,40 @@ func (a *app) overridden(o *v1.OverrideInfo) string {
 
 func (a *app) overrideClearCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:               "clear SERVICE BACKEND",
-		Short:             "end the override of a backend",
-		Long:              `Ends an override, as "backend ready" does, also of a backend that its service no longer has.`,
+		Use:   "clear SERVICE BACKEND|GROUP",
+		Short: "end the override of a backend or group",
+		Long: `Ends an override, as "backend ready" does, also of a backend that its service no longer has. A group
+of backends gets the weight of its source again.`,
 		Example:           "  ironvip override clear web 10.1.0.13:8080\n  ironvip override list -o name | xargs -n 1 ironvip override clear",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.Complete(command.OnlyFirst(overrideNames)),
 	}
 	dontWait := command.NoWait(cmd.Flags())
 	cmd.RunE = a.WithClient(func(ctx context.Context, c *client.Client, args []string) error {
-		key, id, err := parseBackend(args)
+		key, id, err := parseID(args)
 		if err != nil {
 			return err
+		}
+		if vip.CheckLabel(id) != nil {
+			if key, id, err = parseBackend(args); err != nil {
+				return err
+			}
 		}
 		d, err := c.DeleteOverride(ctx, key.Namespace, key.Name, id, a.Write(*dontWait))
 		if err != nil {
 			return command.NotFound(err, "run ironvip override list")
 		}
-		a.Say("override of backend %s/%s ended (revision %d)%s", key, id, d.Revision, command.AppliedWord(!*dontWait))
+		a.Say("override of %s/%s ended (revision %d)%s", key, id, d.Revision, command.AppliedWord(!*dontWait))
 		return command.ShowChange(a.App, []v1.Deleted{d}, []string{key.String() + "/" + id})
 	})
 	return cmd
 }
 
-// overrideNames proposes the backends with an override.
+// overrideNames proposes the backends and groups with an override.
 func overrideNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
 	list, err := c.Overrides(ctx)
 	return output.Texts(list.Items, func(o v1.Override) cobra.Completion {
-		return cobra.CompletionWithDesc(o.Service+"/"+o.Backend, o.State)
+		return cobra.CompletionWithDesc(o.Service+"/"+o.Backend+o.Group, o.State)
 	}), err
 }
 

@@ -122,7 +122,7 @@ func (a *app) nameRegistered(list []v1.Service) {
 				registered = append(registered, b.ID)
 			}
 		}
-		if len(registered) > 0 && definition(s).Backends != nil {
+		if spec := definition(s); len(registered) > 0 && len(spec.All()) > 0 {
 			gone := "after it is gone would add it"
 			if len(registered) > 1 {
 				gone = "after they are gone would add them"

@@ -52,6 +52,9 @@ func (a *app) serviceView(list []v1.Service, conns map[string]map[string]uint64)
 func definition(s v1.Service) v1.ServiceSpec {
 	if !slices.ContainsFunc(s.Status.Backends, func(b v1.BackendStatus) bool { return !b.Removed && b.TTL == "" }) {
 		s.Spec.Backends = nil
+		for i := range s.Spec.Groups {
+			s.Spec.Groups[i].Backends = nil
+		}
 	}
 	return s.Spec
 }
@@ -89,6 +92,13 @@ func (a *app) serviceText(p *output.Printer, s v1.Service, conns map[string]uint
 		ports.Add(port.Numbers()+"/"+port.Protocol, port.Name, target(port, st.Backends), number(port.NodePort))
 	}
 	b.WriteString(ports.Text(p))
+	if len(st.Groups) > 0 {
+		groups := output.Grid{Indent: "  ", Header: []string{"GROUP", "WEIGHT", "SHARE", "USABLE", "OVERRIDE"}}
+		for _, g := range st.Groups {
+			groups.Add(g.Name, groupWeight(g), fmt.Sprintf("%g%%", g.Share), fmt.Sprintf("%d/%d", g.Usable, g.Backends), a.overridden(g.Override))
+		}
+		b.WriteString(groups.Text(p))
+	}
 	if len(st.Backends) > 0 {
 		backends := output.Grid{Indent: "  ", Header: backendHeader}
 		for _, be := range st.Backends {
@@ -100,6 +110,14 @@ func (a *app) serviceText(p *output.Printer, s v1.Service, conns map[string]uint
 		b.WriteString(render.Problems("  ", []v1.Problem{render.WithoutService(problem)}))
 	}
 	return b.String()
+}
+
+// groupWeight returns the weight in effect: "10", "30 (source says 10)".
+func groupWeight(g v1.GroupStatus) any {
+	if g.SourceWeight == nil || *g.SourceWeight == g.Weight {
+		return g.Weight
+	}
+	return output.Cell{Text: fmt.Sprintf("%d (source says %d)", g.Weight, *g.SourceWeight), Style: output.Caution}
 }
 
 // firstName returns the canonical DNS name of a service, or "" while names are not answered.

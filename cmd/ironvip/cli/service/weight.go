@@ -88,16 +88,17 @@ func setWeight(ctx context.Context, c *client.Client, key vip.ServiceKey, named 
 		if s.Source != rest.Type {
 			return id, s, &command.Failure{Code: command.ExitConflict, Err: fmt.Errorf("service %s is defined by source %s: %s", key, s.Source, s.Origin), Hint: "change the weight there, or use ironvip backend drain"}
 		}
-		at := indexOf(s.Spec.Backends, named)
+		backends := s.Spec.All()
+		at := indexOf(backends, named)
 		if at < 0 {
 			return id, s, &command.Failure{Code: command.ExitNotFound, Err: fmt.Errorf("service %s has no backend %s", key, named), Hint: "run ironvip backend list " + key.String()}
 		}
-		id = backendID(s.Spec.Backends[at])
+		id = backendID(backends[at])
 		if weight == 0 && !force && isLastUsable(s.Status.Backends, id) {
 			return id, s, &command.Failure{Code: command.ExitConflict, Err: fmt.Errorf("%s is the last usable backend of service %s: new connections would be refused", id, key),
 				Hint: "bring another backend back first, or use --force"}
 		}
-		s.Spec.Backends[at].Weight = &weight
+		backends[at].Weight = &weight
 		w.IfMatch = s.ETag
 		stored, err := c.PutService(ctx, key.Namespace, key.Name, s.Spec, w)
 		if i == attempts || !client.IsCode(err, v1.CodePreconditionFailed) {
@@ -108,8 +109,8 @@ func setWeight(ctx context.Context, c *client.Client, key vip.ServiceKey, named 
 
 // indexOf returns the index of a backend by its id, or by its address if it is the only one there; -1
 // if it is not found.
-func indexOf(backends []spec.Backend, id string) int {
-	if at := slices.IndexFunc(backends, func(b spec.Backend) bool { return backendID(b) == id }); at >= 0 {
+func indexOf(backends []*spec.Backend, id string) int {
+	if at := slices.IndexFunc(backends, func(b *spec.Backend) bool { return backendID(b) == id }); at >= 0 {
 		return at
 	}
 	found := -1
@@ -125,7 +126,7 @@ func indexOf(backends []spec.Backend, id string) int {
 	return found
 }
 
-func backendID(b spec.Backend) string {
+func backendID(b *spec.Backend) string {
 	addr, err := netip.ParseAddr(b.Address)
 	if err != nil { // the agent's definitions have addresses
 		return b.Address
