@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 	"testing"
@@ -78,6 +79,27 @@ func TestRemovalMovesOneSlot(t *testing.T) {
 	}
 	if len(after) != 9 || changed != 1 {
 		t.Errorf("%d slots, %d changed: %v, before %v", len(after), changed, after, before)
+	}
+}
+
+// Two groups of backends share 90 to 10, however many backends they have.
+func TestSharesOfManyBackends(t *testing.T) {
+	for _, n := range []int{10, 100, 500, 900} {
+		f := &vip.Frontend{Scheduler: vip.WeightedRoundRobin}
+		of := [2]int{n * 4 / 5, n / 5}
+		weights := [2]uint16{uint16(9 * 1000 / of[0]), uint16(1000 / of[1])}
+		for i := range n {
+			f.Backends = append(f.Backends, vip.Endpoint{Addr: backendAt(i), Weight: weights[i/of[0]]})
+		}
+		shares, _ := slots.SharesOf(nil, f)
+		var has [2]int
+		for i, s := range shares {
+			has[i/of[0]] += s.N
+		}
+		want := float64(of[1]*int(weights[1])) / float64(of[0]*int(weights[0])+of[1]*int(weights[1]))
+		if got := float64(has[1]) / float64(has[0]+has[1]); math.Abs(got-want) > want/15 {
+			t.Errorf("%d backends: a share of %.3f, want %.3f", n, got, want)
+		}
 	}
 }
 

@@ -13,9 +13,12 @@ import (
 // has a permutation of all slots.
 const Hashed = 251
 
-// mostShares bounds the slots of a service that chooses at random. With weights that need more, the
-// shares are rounded to this number.
-const mostShares = 1024
+// Weights that need more slots than this, or more than sixteen for each backend up to manyShares, are rounded: with a few
+// slots for each backend, the shares of many would all be too small.
+const (
+	fewShares  = 1024
+	manyShares = 8192
+)
 
 // Share is how many slots a backend has.
 type Share struct {
@@ -42,10 +45,11 @@ func SharesOf(all []Share, f *vip.Frontend) (_ []Share, exact bool) {
 		return nil, true
 	}
 	total /= divisor
-	exact = total <= max(mostShares, len(all))
+	most := max(fewShares, min(16*len(all), manyShares))
+	exact = total <= max(most, len(all))
 	for i := range all {
 		if all[i].N /= divisor; !exact {
-			all[i].N = max(1, all[i].N*mostShares/total)
+			all[i].N = max(1, (all[i].N*most+total/2)/total)
 		}
 	}
 	return all, exact
