@@ -81,7 +81,10 @@ func TestClusterRole(t *testing.T) {
 	want := map[string][]string{
 		"ClusterRole ironvip-follow": {"services: list watch", "discovery.k8s.io/endpointslices: list watch", "nodes: list watch", "networking.k8s.io/servicecidrs: list watch"},
 		"ClusterRole ironvip-write":  {"services/status: patch", "services: patch", "events: create"},
-		"Role ironvip-elect":         {"coordination.k8s.io/leases: get create update"},
+		"ClusterRole ironvip-gateways": {"gateway.networking.k8s.io/gatewayclasses: list watch", "gateway.networking.k8s.io/gateways: list watch", "gateway.networking.k8s.io/tcproutes: list watch",
+			"gateway.networking.k8s.io/udproutes: list watch", "gateway.networking.k8s.io/referencegrants: list watch", "namespaces: list watch",
+			"gateway.networking.k8s.io/gatewayclasses/status: patch", "gateway.networking.k8s.io/gateways/status: patch", "gateway.networking.k8s.io/tcproutes/status: patch", "gateway.networking.k8s.io/udproutes/status: patch"},
+		"Role ironvip-elect": {"coordination.k8s.io/leases: get create update"},
 	}
 	if diff := cmp.Diff(want, rights); diff != "" {
 		t.Error(diff)

@@ -40,6 +40,11 @@ lease_name = "ironvip.edge"
 shrink_guard = "0s"
 [[source]]
 type = "kubernetes"
+name = "west"
+kubeconfig = "west"
+gateway_api = true
+[[source]]
+type = "kubernetes"
 name = "mirror"
 in_cluster = true
 adopt_cluster_ips = true
@@ -54,6 +59,8 @@ adopt_cluster_ips = true
 		{"kubernetes", "east", &kubernetes.Config{Pool: "public", Kubeconfig: "$CREDENTIALS_DIRECTORY/east", Context: "admin@east",
 			LoadBalancerClass: "example.com/edge", Classless: true, Namespaces: []string{"web", "default"}, NamespacePrefix: "east-", Selector: "app in (a, b),!internal",
 			Backends: "node-ports", IPMode: "vip", LeaseNamespace: "kube-system", LeaseName: "ironvip.edge"}},
+		{"kubernetes", "west", &kubernetes.Config{ShrinkGuard: guard, Kubeconfig: "/etc/ironvip/west", GatewayAPI: true,
+			LoadBalancerClass: "ironvip.io/vip", Backends: "endpoints", IPMode: "proxy", LeaseNamespace: "ironvip", LeaseName: "ironvip"}},
 		{"kubernetes", "mirror", &kubernetes.Config{ShrinkGuard: guard, InCluster: true, AdoptClusterIPs: true, Backends: "endpoints"}},
 	}
 	if diff := cmp.Diff(want, c.Sources); diff != "" {
@@ -98,6 +105,12 @@ func TestKubernetesSourcesRefuse(t *testing.T) {
 			`c.toml:8: source[0].ip_mode: is for what is written into the cluster`, `c.toml:9: source[0].lease_namespace: is for what`, `c.toml:10: source[0].lease_name: is for what`}},
 		{"one lease for two sources", begin + "kubeconfig = '/x'\n" + begin + "name = 'other'\nkubeconfig = '/x'\nload_balancer_class = 'b'\n" + begin + "name = 'third'\nkubeconfig = '/x'\ncontext = 'another'", []string{
 			`c.toml:4: source[1].lease_name: "ironvip/ironvip" is the Lease of the source at c.toml:1, too | give each source`}},
+		{"Gateways", begin + "kubeconfig = '/x'\ngateway_api = true\nselector = 'a=b'\nbackends = 'node-ports'\n" + begin + "name = 'b'\nkubeconfig = '/x'\nlease_name = 'b'\ngateway_api = true\n" +
+			begin + "name = 'c'\nkubeconfig = '/y'\ngateway_api = true\nadopt_cluster_ips = true", []string{
+			`c.toml:4: source[0].gateway_api: backends of Gateways may be any Services, and selector is set at c.toml:5 | remove one of the two`,
+			`c.toml:4: source[0].gateway_api: backends of Gateways need not have node ports, and backends is set at c.toml:6 | remove one of the two`,
+			`c.toml:12: source[1].gateway_api: the source at c.toml:1 serves the Gateways of this cluster | set it for one source of a cluster`,
+			`c.toml:17: source[2].gateway_api: Gateways have VIPs that ironvip assigns, and adopt_cluster_ips is set at c.toml:18 | remove one of the two`}},
 		{"keys of others", begin + "kubeconfig = '/x'\ntag = 'x'\npath = '/y'\n[[source]]\ntype = 'static'\npath = '/x'\nclassless = true\npool = 'x'", []string{
 			`c.toml:4: source[0].tag: is for sources of type "consul", and this one is of type "kubernetes"`, `c.toml:5: source[0].path: is for sources of type "static"`,
 			`c.toml:9: source[1].classless: is for sources of type "kubernetes", and this one`, `c.toml:10: source[1].pool: is for sources of type "consul" or "http" or "kubernetes", and this one is of type "static"`}},

@@ -185,6 +185,7 @@ var Source = Table{
 	{Key: "selector", Meaning: "kubernetes: only Services with matching labels", Values: "a label selector, as for `kubectl -l`", Default: "all"},
 	{Key: "namespace_prefix", Meaning: "kubernetes: the beginning of the Services' namespaces in ironvip ([more](kubernetes.md#several-clusters))", Values: "the beginning of a DNS label", Default: "none"},
 	{Key: "adopt_cluster_ips", Meaning: "kubernetes: mirror ClusterIPs and node ports instead of load balancers; nothing is written back", Values: "`true`, `false`", Default: "`false`"},
+	{Key: "gateway_api", Meaning: "kubernetes: also serve Gateways ([more](kubernetes.md#gateway-api))", Values: "`true`, `false`", Default: "`false`"},
 	{Key: "backends", Meaning: "kubernetes: where traffic goes", Values: "`endpoints`: to the pods; `node-ports`: to every node's node port", Default: "`endpoints`"},
 	{Key: "ip_mode", Meaning: "kubernetes: how nodes handle their own pods' traffic to a VIP (`ipMode`)", Values: "`proxy`: send it to ironvip; `vip`: serve it themselves", Default: "`proxy`"},
 	{Key: "lease_namespace", Meaning: "kubernetes: the namespace of the Lease that elects the writer of the Services' statuses", Values: "a namespace", Default: "`ironvip`"},

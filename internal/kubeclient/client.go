@@ -27,6 +27,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+
+	"github.com/ironvip/ironvip/internal/kubeclient/gatewayapi"
 )
 
 // Config selects the server and the credentials.
@@ -56,6 +58,9 @@ var groups = []struct {
 	{discoveryv1.SchemeGroupVersion, discoveryv1.AddToScheme},
 	{networkingv1.SchemeGroupVersion, networkingv1.AddToScheme},
 	{coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme},
+	{gatewayapi.V1, gatewayapi.AddToScheme(gatewayapi.V1)},
+	{gatewayapi.V1Beta1, gatewayapi.AddToScheme(gatewayapi.V1Beta1)},
+	{gatewayapi.V1Alpha2, gatewayapi.AddToScheme(gatewayapi.V1Alpha2)},
 }
 
 // anyServer is a placeholder in requests. The transport replaces it by the server that is
@@ -135,9 +140,9 @@ func Check(c Config) error {
 	return err
 }
 
-// REST returns the client of one API group: core, discovery.k8s.io, networking.k8s.io or
-// coordination.k8s.io, each in version v1. It panics for other groups, which is a programming
-// error. Objects are sent as protobuf unless the request sets another format.
+// REST returns the client of one API group in one version: core, discovery.k8s.io, networking.k8s.io and
+// coordination.k8s.io in v1, and gateway.networking.k8s.io in each of gatewayapi.Versions. It panics for
+// other groups, which is a programming error. Objects are sent as protobuf unless the request sets another format.
 func (c *Client) REST(gv schema.GroupVersion) rest.Interface {
 	client, known := c.clients[gv]
 	if !known {

@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/ironvip/ironvip/sources/draft"
+	"github.com/ironvip/ironvip/sources/kubernetes/gateway"
 	"github.com/ironvip/ironvip/sources/kubernetes/statuswriter"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -18,11 +19,13 @@ import (
 
 // input is the input of a build. It must not be changed.
 type input struct {
-	service *corev1.Service
-	slices  []*discoveryv1.EndpointSlice // of the service, in any order
-	nodes   nodeSet                      // only their weights count unless node ports are the backends
-	outside bool                         // this host is not a node of the cluster
-	last    *corev1.Service              // the settings of the last build; nil before the first
+	service  *corev1.Service
+	slices   []*discoveryv1.EndpointSlice // of the service, in any order
+	nodes    nodeSet                      // only their weights count unless node ports are the backends
+	listener *gateway.Served              // of a Gateway, whose service has backends instead of slices; nil: none
+	backends []backend
+	outside  bool            // this host is not a node of the cluster
+	last     *corev1.Service // the settings of the last build; nil before the first
 }
 
 // built is the result of a build.
@@ -70,7 +73,7 @@ const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 // does not prevent the service from following its endpoints. An endpoint that can't be used is left
 // out and becomes a problem.
 func (o *Options) build(in input) built {
-	if !o.selects(in.service) {
+	if in.listener == nil && !o.selects(in.service) {
 		return built{}
 	}
 	out, serves := o.buildAs(in.service, in)
@@ -81,9 +84,9 @@ func (o *Options) build(in input) built {
 			out = again
 		}
 	}
-	key := vip.ServiceKey{Namespace: in.service.Namespace, Name: in.service.Name}
+	key := keyOf(nameOf(in.service))
 	for i := range out.problems {
-		out.problems[i].Place, out.problems[i].Service = o.place(key), strict.Name(o.prefix().Name(key).String())
+		out.problems[i].Place, out.problems[i].Service = o.placeIn(&in), strict.Name(o.prefix().Name(key).String())
 	}
 	return out
 }
@@ -96,17 +99,28 @@ func (o *Options) place(key vip.ServiceKey) string {
 	return fmt.Sprintf("service %s/%s in %s", strict.Name(key.Namespace), strict.Name(key.Name), cmp.Or(o.Name, Type))
 }
 
+// placeIn returns the place of the definition for messages.
+func (o *Options) placeIn(in *input) string {
+	if in.listener != nil {
+		return o.placeOfListener(in.listener)
+	}
+	return o.place(keyOf(nameOf(in.service)))
+}
+
 // buildAs builds with the settings of s. It reports whether the result serves: it is valid, and has
 // a backend if there are endpoints.
 func (o *Options) buildAs(s *corev1.Service, in input) (out built, serves bool) {
-	b := builder{o: o, s: s, outside: in.outside}
+	b := builder{o: o, s: s, outside: in.outside, place: o.placeIn(&in)}
 	b.read()
 	var servers []server
-	groups := b.groups(in.slices)
-	if b.nodePorts() {
-		servers = b.nodeServers(in.nodes, groups)
-	} else {
-		servers = b.endpointServers(in.nodes, groups)
+	switch {
+	case in.listener != nil:
+		servers = b.listenerServers(in.nodes, in.backends)
+	case b.nodePorts():
+		servers = b.nodeServers(in.nodes, b.groups(in.slices))
+	default:
+		groups := b.groups(in.slices)
+		servers = b.endpointServers(in.nodes, groups, b.targets(groups))
 	}
 	offered := len(servers) > 0
 	out.service = b.fit(b.limit(servers))
@@ -114,6 +128,7 @@ func (o *Options) buildAs(s *corev1.Service, in input) (out built, serves bool) 
 	if out.use {
 		out.service.Assigned, out.service.Preferred = o.AdoptClusterIPs, b.preferred
 		out.settings = s
+		shareGroups(&out.service, servers, in.backends)
 	}
 	return out, out.use && (len(out.service.Backends) > 0 || !offered)
 }
@@ -122,7 +137,8 @@ func (o *Options) buildAs(s *corev1.Service, in input) (out built, serves bool) 
 type builder struct {
 	o           *Options
 	s           *corev1.Service
-	outside     bool // as in input
+	outside     bool   // as in input
+	place       string // for messages
 	draft       spec.Service
 	families    []vip.Family // of the VIPs; empty: not stated
 	preferred   []netip.Addr // as in vip.Service
@@ -155,7 +171,7 @@ func (b *builder) fit(servers []server) vip.Service {
 		b.draft.Backends[i] = servers[i].Backend
 	}
 	out, problems, more := draft.Fit(&b.draft, func() (vip.Service, []vip.Problem) {
-		return b.draft.Build(cmp.Or(b.o.Name, Type), b.o.place(keyOf(nameOf(b.s))))
+		return b.draft.Build(cmp.Or(b.o.Name, Type), b.place)
 	}, func(i int, _ string, p vip.Problem) {
 		b.warn(vip.CodeInvalid, servers[i].field(), p.Hint, "is left out: %s", p.Message)
 	})

@@ -122,8 +122,9 @@ func (b *builder) targets(groups []group) (common bool) {
 // endpointServers returns the backends from the slices. Each address has one backend, or one for
 // each port number if endpoints have different ports. An endpoint that moves can be in two slices.
 // It is one backend, in the better of its two states.
-func (b *builder) endpointServers(nodes nodeSet, groups []group) []server {
-	common := b.targets(groups)
+//
+// Common states that all endpoints have the service's target ports.
+func (b *builder) endpointServers(nodes nodeSet, groups []group, common bool) []server {
 	n := 0
 	for i := range groups {
 		n += len(groups[i].slice.Endpoints)
@@ -270,7 +271,8 @@ type server struct {
 	ports   portSet
 	slice   string // the slice that contains it; "" for a node
 	at      int
-	order   int // among those of its rank and family; only for limit
+	order   int    // among those of its rank and family; only for limit
+	group   string // of a listener
 }
 
 // field returns the field that the server comes from.

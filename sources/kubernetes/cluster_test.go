@@ -25,6 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ironvip/ironvip/internal/kubeclient"
+	"github.com/ironvip/ironvip/internal/kubeclient/gatewayapi"
+	"github.com/ironvip/ironvip/sources/kubernetes/gateway"
 	"github.com/ironvip/ironvip/test/must"
 )
 
@@ -40,6 +42,7 @@ type cluster struct {
 	requests []string
 	// refuse answers a request, in the form of requests; nil means a normal answer.
 	refuse  func(request string) *http.Response
+	missing []string // what the server does not have: ends of paths
 	away    bool
 	stalled chan struct{} // closed when requests are answered again; nil while they are answered
 }
@@ -74,6 +77,17 @@ func kindOf(o object) (resource string, gvk schema.GroupVersionKind) {
 		return "endpointslices", discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice")
 	case *networkingv1.ServiceCIDR:
 		return "servicecidrs", networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
+	case *corev1.Namespace:
+		return "namespaces", corev1.SchemeGroupVersion.WithKind("Namespace")
+	case *gatewayapi.GatewayClass:
+		return gateway.ResourceClasses, gatewayapi.V1.WithKind("GatewayClass")
+	case *gatewayapi.Gateway:
+		return gateway.ResourceGateways, gatewayapi.V1.WithKind("Gateway")
+	case *gatewayapi.ReferenceGrant:
+		return gateway.ResourceGrants, gatewayapi.V1.WithKind("ReferenceGrant")
+	case *gatewayapi.Route:
+		kind := o.GetObjectKind().GroupVersionKind().Kind
+		return gateway.ResourceOf[kind], gatewayapi.V1.WithKind(kind)
 	}
 	panic(fmt.Sprintf("%T", o))
 }
@@ -196,7 +210,7 @@ func (c *cluster) RoundTrip(r *http.Request) (*http.Response, error) {
 	query := r.URL.Query()
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	resource, namespace := parts[len(parts)-1], ""
-	if at := slices.Index(parts, "namespaces"); at >= 0 {
+	if at := slices.Index(parts, "namespaces"); at >= 0 && at+1 < len(parts) {
 		namespace = parts[at+1]
 	}
 	verb := "list"
@@ -210,7 +224,7 @@ func (c *cluster) RoundTrip(r *http.Request) (*http.Response, error) {
 
 	c.mu.Lock()
 	c.requests = append(c.requests, request)
-	stalled, away := c.stalled, c.away
+	stalled, away, missing := c.stalled, c.away, c.missing
 	var refused *http.Response
 	if c.refuse != nil {
 		refused = c.refuse(request)
@@ -228,6 +242,9 @@ func (c *cluster) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if refused != nil {
 		return refused, nil
+	}
+	if slices.ContainsFunc(missing, func(end string) bool { return strings.HasSuffix(r.URL.Path, end) }) {
+		return refusal(http.StatusNotFound), nil
 	}
 	selector, err := labels.Parse(query.Get("labelSelector"))
 	if err != nil {
@@ -272,7 +289,10 @@ func (c *cluster) page(resource, limit, from string, matches func(object) bool) 
 		meta["continue"] = strconv.Itoa(first + many)
 	}
 	kinds := map[string][2]string{"services": {"ServiceList", "v1"}, "nodes": {"NodeList", "v1"},
-		"endpointslices": {"EndpointSliceList", "discovery.k8s.io/v1"}, "servicecidrs": {"ServiceCIDRList", "networking.k8s.io/v1"}}
+		"endpointslices": {"EndpointSliceList", "discovery.k8s.io/v1"}, "servicecidrs": {"ServiceCIDRList", "networking.k8s.io/v1"}, "namespaces": {"NamespaceList", "v1"}}
+	for name, kind := range map[string]string{gateway.ResourceClasses: "GatewayClassList", gateway.ResourceGateways: "GatewayList", gateway.ResourceGrants: "ReferenceGrantList", "tcproutes": "TCPRouteList", "udproutes": "UDPRouteList"} {
+		kinds[name] = [2]string{kind, gatewayapi.V1.String()}
+	}
 	return answer(http.StatusOK, map[string]any{"kind": kinds[resource][0], "apiVersion": kinds[resource][1], "metadata": meta, "items": items})
 }
 
@@ -316,7 +336,9 @@ func (c *cluster) stream(ctx context.Context, w *held, to *io.PipeWriter, limit 
 			if latest < from {
 				continue // like a real server: no past events
 			}
-			_, gvk := kindOf(map[string]object{"services": &corev1.Service{}, "nodes": &corev1.Node{},
+			_, gvk := kindOf(map[string]object{"namespaces": &corev1.Namespace{}, gateway.ResourceClasses: &gatewayapi.GatewayClass{}, gateway.ResourceGateways: &gatewayapi.Gateway{}, gateway.ResourceGrants: &gatewayapi.ReferenceGrant{},
+				"tcproutes": &gatewayapi.Route{TypeMeta: metav1.TypeMeta{Kind: gatewayapi.TCPRoute}}, "udproutes": &gatewayapi.Route{TypeMeta: metav1.TypeMeta{Kind: gatewayapi.UDPRoute}},
+				"services": &corev1.Service{}, "nodes": &corev1.Node{},
 				"endpointslices": &discoveryv1.EndpointSlice{}, "servicecidrs": &networkingv1.ServiceCIDR{}}[resource])
 			if encode.Encode(map[string]any{"type": "BOOKMARK", "object": map[string]any{"kind": gvk.Kind, "apiVersion": gvk.GroupVersion().String(),
 				"metadata": map[string]string{"resourceVersion": strconv.Itoa(latest)}}}) != nil {

@@ -57,8 +57,10 @@ type Config struct {
 	NamespacePrefix string `toml:"namespace_prefix"`
 	// AdoptClusterIPs mirrors the cluster IPs and node ports of all Services as Kubernetes assigned
 	// them, like kube-proxy, instead of serving load balancers. Nothing is written to the cluster.
-	AdoptClusterIPs bool   `toml:"adopt_cluster_ips"`
-	Backends        string `toml:"backends" values:"|endpoints|node-ports"` // "": BackendsEndpoints
+	AdoptClusterIPs bool `toml:"adopt_cluster_ips"`
+	// GatewayAPI also serves the Gateways of GatewayClasses with our controller, gateway.Controller.
+	GatewayAPI bool   `toml:"gateway_api"`
+	Backends   string `toml:"backends" values:"|endpoints|node-ports"` // "": BackendsEndpoints
 	// IPMode is the value of status.loadBalancer.ingress[].ipMode. With "proxy" pods also reach the
 	// VIP through ironvip. With "vip" their traffic stays on their node.
 	IPMode string `toml:"ip_mode" values:"|proxy|vip"`
@@ -102,6 +104,9 @@ func (c *Config) Check(b *sources.Block) {
 		c.checkAdopting(b)
 		return
 	}
+	if c.GatewayAPI {
+		c.checkGateways(b)
+	}
 	c.LoadBalancerClass = cmp.Or(c.LoadBalancerClass, DefaultLoadBalancerClass)
 	if len(validation.IsQualifiedName(c.LoadBalancerClass)) > 0 {
 		b.Bad("load_balancer_class", fmt.Sprintf("use %q, or another name in a domain of yours", DefaultLoadBalancerClass),
@@ -120,6 +125,20 @@ func (c *Config) Check(b *sources.Block) {
 	}
 }
 
+// checkGateways refuses what can't be combined with gateway_api.
+func (c *Config) checkGateways(b *sources.Block) {
+	if c.Selector != "" {
+		b.Bad("gateway_api", "remove one of the two", "backends of Gateways may be any Services, and selector is set at %s", b.Place("selector"))
+	}
+	if c.Backends == BackendsNodePorts {
+		b.Bad("gateway_api", "remove one of the two", "backends of Gateways need not have node ports, and backends is set at %s", b.Place("backends"))
+	}
+	// All Gateways of the class are those of one source.
+	if by, taken := b.Claim(fmt.Sprint("kubernetes gateways ", c.InCluster, c.Kubeconfig, " ", c.Context)); taken {
+		b.Bad("gateway_api", "set it for one source of a cluster", "the source at %s serves the Gateways of this cluster", by)
+	}
+}
+
 // checkAdopting refuses the keys that have no effect with adopted cluster IPs.
 func (c *Config) checkAdopting(b *sources.Block) {
 	for _, key := range []struct {
@@ -129,6 +148,7 @@ func (c *Config) checkAdopting(b *sources.Block) {
 	}{
 		{"load_balancer_class", c.LoadBalancerClass != "", "is for Services of type LoadBalancer"},
 		{"classless", c.Classless, "is for Services of type LoadBalancer"},
+		{"gateway_api", c.GatewayAPI, "Gateways have VIPs that ironvip assigns"},
 		{"backends", c.Backends == BackendsNodePorts, "Services with a ClusterIP need not have node ports"},
 		{"ip_mode", c.IPMode != "", "is for what is written into the cluster"},
 		{"lease_namespace", c.LeaseNamespace != "", "is for what is written into the cluster"},

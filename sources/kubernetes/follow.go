@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
@@ -35,12 +37,14 @@ type stream struct {
 	doubt     bool                            // the server may have an older state than this one
 	known     map[types.NamespacedName]string // the known objects and their versions
 	settle    time.Duration                   // how long the next watch must last if more than settledAfter
+	lacking   int                             // versions of the kind in a row that the server lacks
 
-	// Fields below are protected by run.mu.
-	listed bool      // has been read in this run
-	err    error     // why it can't be followed now
-	verb   string    // the request that failed
-	since  time.Time // when the failure began
+	// Fields below are protected by run.mu. Only the goroutine of the stream changes api.
+	api    schema.GroupVersion // the version of the kind that is followed
+	listed bool                // has been read in this run
+	err    error               // why it can't be followed now
+	verb   string              // the request that failed
+	since  time.Time           // when the failure began
 }
 
 // errGone means that a fresh list is already too old for a watch.
@@ -64,6 +68,8 @@ func (r *run) follow(ctx context.Context, s *stream) {
 				backoff.Sleep(ctx, rest.Next())
 			}
 			continue
+		case s.ofGateways && apierrors.IsNotFound(err) && r.tryOther(s):
+			continue
 		case lostVersion(err):
 			s.version = ""
 			if !reread {
@@ -76,6 +82,17 @@ func (r *run) follow(ctx context.Context, s *stream) {
 		r.failed(s, verb, err)
 		backoff.Sleep(ctx, r.restAfter(err, &rest))
 	}
+}
+
+// tryOther chooses the next version of a stream's kind, after the server was found to lack one, to read everything again. It
+// returns false if the server lacks all versions.
+func (r *run) tryOther(s *stream) bool {
+	versions := append([]schema.GroupVersion{s.gv}, s.older...)
+	s.lacking++
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.api, s.version = versions[(slices.Index(versions, s.api)+1)%len(versions)], ""
+	return s.lacking%len(versions) != 0
 }
 
 // lostVersion reports whether an error means that the server can no longer return the changes since
@@ -225,7 +242,7 @@ func (r *run) list(ctx context.Context, s *stream, options metav1.ListOptions) (
 func (r *run) request(s *stream, options metav1.ListOptions) *rest.Request {
 	options.LabelSelector = s.labels
 	client := r.o.Client
-	return client.REST(s.gv).Get().NamespaceIfScoped(s.namespace, s.namespace != "").Resource(s.resource).
+	return client.REST(s.api).Get().NamespaceIfScoped(s.namespace, s.namespace != "").Resource(s.resource).
 		VersionedParams(&options, client.Params()).MaxRetries(0)
 }
 
@@ -366,7 +383,7 @@ func (r *run) reached(s *stream) {
 	if s.err != nil && s.required {
 		r.back = time.Now()
 	}
-	s.err, s.verb, s.since = nil, "", time.Time{}
+	s.err, s.verb, s.since, s.lacking = nil, "", time.Time{}, 0
 	r.answered = true
 	r.publisher.Wake()
 }

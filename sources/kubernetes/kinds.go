@@ -21,16 +21,19 @@ import (
 // kind is a type of objects that the source follows, with its handlers.
 type kind struct {
 	gv       schema.GroupVersion
+	older    []schema.GroupVersion // versions to follow if the server lacks gv, the newest first
 	resource string
-	labels   string         // only objects with matching labels
-	required bool           // nothing is published before they are read
-	awaited  bool           // not required, but nothing is published before they are read, are refused, or fail for some time
-	whole    bool           // objects that are missing from a new list cause a full list
-	missing  string         // the effect of a failure, for a kind that is not required
-	one      object         // an object of this type
-	list     runtime.Object // a list of them
-	put      func(r *run, o object)
-	gone     func(r *run, name types.NamespacedName)
+	labels   string // only objects with matching labels
+	required bool   // nothing is published before they are read
+	awaited  bool   // not required, but nothing is published before they are read, are refused, or fail for some time
+	whole    bool   // objects that are missing from a new list cause a full list
+	// ofGateways says that the kind is only for Gateways. A server without it is in order.
+	ofGateways bool
+	missing    string         // the effect of a failure, for a kind that is not required
+	one        object         // an object of this type
+	list       runtime.Object // a list of them
+	put        func(r *run, o object)
+	gone       func(r *run, name types.NamespacedName)
 }
 
 // streams returns the streams to follow.
@@ -57,11 +60,22 @@ func (o *Options) streams() []*stream {
 	}
 	var out []*stream
 	add := func(k *kind, namespace string) {
-		out = append(out, &stream{kind: k, namespace: namespace, known: map[types.NamespacedName]string{}})
+		out = append(out, &stream{kind: k, namespace: namespace, api: k.gv, known: map[types.NamespacedName]string{}})
 	}
 	for _, namespace := range namespaces {
 		add(services, namespace)
 		add(endpoints, namespace)
+	}
+	if o.GatewayAPI {
+		cluster, namespaced := gatewayKinds()
+		for _, k := range cluster {
+			add(k, "")
+		}
+		for _, namespace := range namespaces {
+			for _, k := range namespaced {
+				add(k, namespace)
+			}
+		}
 	}
 	if o.Ranges != nil || nodes.required || nodes.awaited {
 		add(nodes, "")
@@ -97,9 +111,11 @@ func keyOf(name types.NamespacedName) vip.ServiceKey {
 func (r *run) putService(service *corev1.Service) {
 	delete(service.Annotations, corev1.LastAppliedConfigAnnotation)
 	key := keyOf(nameOf(service))
-	r.entry(key).service = service
+	e := r.entry(key)
+	e.service = service
 	r.s.objects.Store(service)
 	r.dirty[key] = struct{}{}
+	r.touch(e)
 }
 
 func (r *run) dropService(name types.NamespacedName) {
@@ -108,6 +124,7 @@ func (r *run) dropService(name types.NamespacedName) {
 		e.service = nil
 		r.s.objects.Delete(key)
 		r.dirty[key] = struct{}{}
+		r.touch(e)
 	}
 }
 

@@ -2,17 +2,18 @@
 // it.
 //
 // Its input is the Services of type LoadBalancer with our class (or, adopted, all cluster IPs),
-// their EndpointSlices and Nodes. Its output is services with their backends, and problems named by
+// their EndpointSlices and Nodes, and, if the source has the option, Gateways with their routes. Its output is services with their backends, and problems named by
 // field or annotation. It lists everything once and then watches, so one change of an endpoint
 // costs one update. While the API server is unavailable, or permissions are missing, services stay
 // unchanged. A later large removal is held back by the shrink guard.
 //
 // The Source never writes to the cluster. Its Writer does, in package statuswriter: the VIPs, the
-// finalizer and the events of Services, on the host that holds the Lease.
+// finalizer and the events of Services, and the status of Gateways and routes, on the host that holds the Lease.
 //
 // Source code organization: follow.go lists and watches, kinds.go and nodes.go store what arrives,
 // the build files make a service of a Service as a pure function, and publish.go passes on what has
-// changed.
+// changed. gateways.go follows the Gateway API: package gateway decides, and each listener becomes the definition of a
+// service like a Service.
 package kubernetes
 
 import (

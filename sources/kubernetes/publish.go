@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/ironvip/ironvip/internal/parallel"
@@ -24,6 +24,7 @@ func (r *run) round() publish.Round {
 	r.answered = false
 	if r.readAllOnce() { // nothing is published before the full list
 		r.place()
+		r.plan()
 		if round.Full = !r.replaced || r.lost && err == nil; round.Full {
 			for key := range r.entries {
 				r.dirty[key] = struct{}{}
@@ -32,6 +33,7 @@ func (r *run) round() publish.Round {
 			r.replaced, r.lost = true, false
 		}
 		round.Put, round.Gone = r.build()
+		r.tell()
 		if round.Reworded = r.reworded; round.Reworded || round.Full {
 			round.Problems, r.reworded = r.problems(), false
 		}
@@ -72,7 +74,7 @@ func (r *run) build() (put []vip.Service, gone []vip.ServiceKey) {
 		switch {
 		case m.settings != nil:
 			r.s.settings[key] = m.settings
-		case e.service == nil || !r.o.selects(e.service):
+		case e.definition(r.o) == nil:
 			delete(r.s.settings, key)
 		}
 		if !slices.Equal(m.problems, e.problems) {
@@ -84,7 +86,7 @@ func (r *run) build() (put []vip.Service, gone []vip.ServiceKey) {
 		} else {
 			delete(r.wrong, key)
 		}
-		if e.service == nil && len(e.slices) == 0 {
+		if e.service == nil && e.listener == nil && len(e.slices) == 0 {
 			delete(r.entries, key)
 		}
 	}
@@ -101,6 +103,11 @@ type made struct {
 // buildDirty builds the services that may have changed, in the order of their keys. It uses all
 // processors for many services, such as those of a new list.
 func (r *run) buildDirty() []made {
+	for key := range r.dirty { // listeners themselves serve nobody
+		for listener := range r.gateways.ServedBy(key) {
+			r.dirty[listener] = struct{}{}
+		}
+	}
 	out := make([]made, 0, len(r.dirty))
 	for _, key := range slices.SortedFunc(maps.Keys(r.dirty), vip.ServiceKey.Compare) {
 		out = append(out, made{entry: r.entries[key]})
@@ -114,14 +121,32 @@ func (r *run) buildDirty() []made {
 
 // buildOne builds the service of an entry. It has no side effects.
 func (r *run) buildOne(e *followed) built {
-	if e.service == nil {
+	in := input{service: e.definition(r.o), nodes: r.nodes, outside: r.s.outside, last: r.s.settings[e.key]}
+	switch {
+	case in.service == nil:
 		return built{}
-	}
-	in := input{service: e.service, slices: make([]*discoveryv1.EndpointSlice, 0, len(e.slices)), nodes: r.nodes, outside: r.s.outside, last: r.s.settings[e.key]}
-	for _, slice := range e.slices {
-		in.slices = append(in.slices, slice)
+	case in.service != e.service:
+		in.listener = e.listener
+		for _, b := range e.listener.Backends {
+			if of := r.entries[b.Service]; of != nil && of.service != nil {
+				in.backends = append(in.backends, backend{Backend: b, service: of.service, slices: slices.Collect(maps.Values(of.slices))})
+			}
+		}
+	default:
+		in.slices = slices.Collect(maps.Values(e.slices))
 	}
 	return r.o.build(in)
+}
+
+// definition returns the Service that the entry's service is built from: one of ours, or that of a listener; nil: none.
+func (e *followed) definition(o *Options) *corev1.Service {
+	switch {
+	case e.service != nil && o.selects(e.service):
+		return e.service
+	case e.listener != nil:
+		return e.listener.Service
+	}
+	return nil
 }
 
 // forget removes the Services that an earlier run read and that this run has not found.
@@ -150,7 +175,10 @@ func (r *run) problems() []vip.Problem {
 }
 
 // refused reports whether the server has answered that the objects can't be read.
-func (s *stream) refused() bool { return apierrors.IsForbidden(s.err) || apierrors.IsNotFound(s.err) }
+func (s *stream) refused() bool { return apierrors.IsForbidden(s.err) || s.absent() }
+
+// absent reports whether the server has answered that it does not have the kind.
+func (s *stream) absent() bool { return apierrors.IsNotFound(s.err) }
 
 // look returns why the source can't be followed, if a failure has lasted for some time. It also
 // records the problems with streams that are not required. The wait is needed because a server that
@@ -158,7 +186,7 @@ func (s *stream) refused() bool { return apierrors.IsForbidden(s.err) || apierro
 func (r *run) look() (again time.Duration, err error) {
 	var troubles []vip.Problem
 	for _, s := range r.streams {
-		if s.err == nil {
+		if s.err == nil || s.ofGateways && s.absent() {
 			continue
 		}
 		refused := s.refused()

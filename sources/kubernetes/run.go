@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/sources/kubernetes/gateway"
 	"github.com/ironvip/ironvip/sources/publish"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -36,6 +37,7 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 type followed struct {
 	key      vip.ServiceKey
 	service  *corev1.Service // nil if only slices are known
+	listener *gateway.Served // of a Gateway; nil: none. A Service of ours with the same name comes first.
 	slices   map[string]*discoveryv1.EndpointSlice
 	used     bool          // its service is in the sink's table, or is about to be
 	problems []vip.Problem // with its objects
@@ -59,6 +61,8 @@ type run struct {
 	badNodes map[string]*vip.Problem // by name
 	// servicesOn has by node the Services with endpoints on it, and how many.
 	servicesOn map[string]map[vip.ServiceKey]int
+	gateways   *gateway.State
+	planned    bool // all kinds of the Gateway API have been read, or the server lacks them
 	pods       ranges
 	cidrs      ranges
 	words      map[string]*string          // texts that endpoints share
@@ -78,6 +82,7 @@ func newRun(s *Source, out sources.Sink) *run {
 		entries: map[vip.ServiceKey]*followed{}, sliceOf: map[types.NamespacedName]vip.ServiceKey{}, nodes: nodeSet{}, badNodes: map[string]*vip.Problem{}, servicesOn: map[string]map[vip.ServiceKey]int{},
 		pods: newRanges(), cidrs: newRanges(), words: map[string]*string{}, flags: map[bool]*bool{},
 		dirty: map[vip.ServiceKey]struct{}{}, wrong: map[vip.ServiceKey]struct{}{}}
+	r.gateways = r.newGateways()
 	r.publisher = publish.New(r.round, &r.mu, out, s.o.timing.pace)
 	r.publisher.After = r.published
 	return r

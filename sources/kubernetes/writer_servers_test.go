@@ -43,11 +43,18 @@ type agent struct {
 // startAgent runs a host with the kubeconfig of a user until the test ends.
 func startAgent(t *testing.T, kubeconfig, identity string) *agent {
 	t.Helper()
+	return startAgentWith(t, kubeconfig, identity, Options{Config: Config{Selector: "!hidden"}})
+}
+
+// startAgentWith is startAgent with options of the source.
+func startAgentWith(t *testing.T, kubeconfig, identity string, o Options) *agent {
+	t.Helper()
 	clock := &table.Clock{}
 	a := &agent{t: t, services: table.New(clock, vip.KeyOfService, nil), allocations: table.New(clock, vip.KeyOfAllocation, nil)}
 	client, err := kubeclient.New(kubeclient.Config{Kubeconfig: kubeconfig})
 	must.Succeed(t, err)
-	source := New(Options{Name: "cluster", Client: client, Config: Config{Selector: "!hidden"}})
+	o.Name, o.Client = "cluster", client
+	source := New(o)
 	a.Writer, err = source.Writer(statuswriter.Options{Client: client, Identity: identity, LeaseNamespace: DefaultLeaseNamespace, LeaseName: DefaultLeaseName,
 		IPMode: corev1.LoadBalancerIPModeProxy, Services: a.services, Allocations: a.allocations, Log: slog.New(slog.DiscardHandler),
 		Withdrawn: func(ctx context.Context, _ vip.ServiceKey) error {
@@ -81,7 +88,15 @@ func (a *agent) Put(services ...vip.Service) []uint64 {
 	for _, s := range services {
 		asked := a.services.Put(s)
 		answer := vip.Allocation{Asked: &asked.Value, ServiceRev: asked.Rev, Pool: "public"}
-		for _, family := range s.Families.List() {
+		families := s.Families.List()
+		switch {
+		case len(s.VIPs) > 0:
+			families = nil
+			answer.Problems = []vip.Problem{{Code: vip.CodeOutsidePool, Message: s.VIPs[0].String() + " is in no pool"}}
+		case len(families) == 0:
+			families = []vip.Family{vip.IPv4}
+		}
+		for _, family := range families {
 			answer.VIPs = append(answer.VIPs, netip.MustParseAddr(map[vip.Family]string{vip.IPv4: "192.0.2.1", vip.IPv6: "2001:db8::1"}[family]))
 		}
 		slices.SortFunc(answer.VIPs, netip.Addr.Compare) // IPv4 first, like the allocator

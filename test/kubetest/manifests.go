@@ -46,3 +46,37 @@ metadata: {name: %q, labels: {%s}}
 status: {addresses: [%s], conditions: [{type: Ready, status: "True"}]}
 `, name, labels, strings.Join(internal, ", "))
 }
+
+// GatewayAPI returns definitions of the kinds of the Gateway API, which accept all objects: GatewayClass and Gateway in v1,
+// ReferenceGrant in v1beta1, TCPRoute in one version, and UDPRoute in others. The server serves them after a moment.
+func GatewayAPI(tcpRoutes string, udpRoutes ...string) (out string) {
+	for _, kind := range []struct {
+		name, plural, scope string
+		versions            []string
+	}{
+		{"GatewayClass", "gatewayclasses", "Cluster", []string{"v1"}},
+		{"Gateway", "gateways", "Namespaced", []string{"v1"}},
+		{"ReferenceGrant", "referencegrants", "Namespaced", []string{"v1beta1"}},
+		{"TCPRoute", "tcproutes", "Namespaced", []string{tcpRoutes}},
+		{"UDPRoute", "udproutes", "Namespaced", udpRoutes},
+	} {
+		var versions []string
+		for i, version := range kind.versions {
+			versions = append(versions, fmt.Sprintf("{name: %s, served: true, storage: %v, subresources: {status: {}}, "+
+				"schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}", version, i == 0))
+		}
+		out += fmt.Sprintf(`---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: %s.gateway.networking.k8s.io
+  annotations: {api-approved.kubernetes.io: "https://github.com/kubernetes-sigs/gateway-api"}
+spec:
+  group: gateway.networking.k8s.io
+  scope: %s
+  names: {kind: %s, plural: %s, singular: %s}
+  versions: [%s]
+`, kind.plural, kind.scope, kind.name, kind.plural, strings.ToLower(kind.name), strings.Join(versions, ", "))
+	}
+	return out
+}

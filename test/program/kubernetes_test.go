@@ -238,11 +238,13 @@ func (k *kube) observes(n int) {
 func TestKubernetes(t *testing.T) {
 	parallel(t)
 	k := withKubernetes(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
-	k.source(nodeSource)
+	k.source("gateway_api = true\n" + nodeSource)
 	k.beforeIronvip()
+	k.installGateways()
 	k.start()
 	k.keepsAddresses()
 	four, six := k.pods(8080)
+	k.gateways(four)
 	k.cluster.Apply(k.t, loadBalancer("web", ourClass, "  ipFamilyPolicy: RequireDualStack\n  ipFamilies: [IPv6, IPv4]")+
 		endpoints("web", four...)+endpoints("web", six...))
 	vips := k.ingress("web", 2)
@@ -263,6 +265,62 @@ func TestKubernetes(t *testing.T) {
 	k.nodePorts()
 	k.ends(vips)
 	k.rights()
+}
+
+// installGateways installs the Gateway API and makes a GatewayClass.
+func (k *kube) installGateways() {
+	k.t.Helper()
+	k.cluster.Apply(k.t, kubetest.GatewayAPI("v1", "v1"))
+	k.eventually("Gateways and routes can be made", func() error {
+		return k.cluster.TryApply(k.t, `
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: ironvip}
+spec: {controllerName: ironvip.io/vip}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TCPRoute
+metadata: {name: front}
+spec: {parentRefs: [{name: front}], rules: [{backendRefs: [{name: behind, port: 80}]}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: UDPRoute
+metadata: {name: front}
+spec: {parentRefs: [{name: front}], rules: [{backendRefs: [{name: behind, port: 80}]}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: front}
+spec: {gatewayClassName: ironvip, listeners: [{name: tcp, protocol: TCP, port: 80}, {name: udp, protocol: UDP, port: 80}]}
+`)
+	})
+}
+
+// gateways: the listeners of a Gateway share its VIPs, which lead to the route's backends until the Gateway is deleted.
+func (k *kube) gateways(four []netip.Addr) {
+	k.t.Helper()
+	k.cluster.Apply(k.t, "{apiVersion: v1, kind: Service, metadata: {name: behind}, spec: {ports: [{port: 80}]}}")
+	k.cluster.Apply(k.t, endpoints("behind", four...))
+	const path = "/apis/gateway.networking.k8s.io/v1/namespaces/default/gateways/front"
+	var gw struct {
+		Status struct {
+			Addresses  []struct{ Value string }
+			Conditions []struct{ Type, Status, Message string }
+		}
+	}
+	k.eventually("the Gateway is programmed", func() error {
+		k.cluster.Get(k.t, path, &gw)
+		for _, c := range gw.Status.Conditions {
+			if c.Type == "Programmed" && c.Status == "True" && len(gw.Status.Addresses) == 2 {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", gw)
+	})
+	vip := gw.Status.Addresses[0].Value
+	k.reaches(k.lab.Client, "tcp", vip, 80, "backend1", "backend2")
+	k.cluster.Delete(k.t, path)
+	k.silent(vip)
 }
 
 // beforeIronvip: another load balancer has given addresses to Services, to the first ones by name last.
@@ -353,7 +411,8 @@ func (k *kube) rights() {
 	k.t.Helper()
 	given := map[string]bool{}
 	for resource, verbs := range map[string]string{"services": "list watch patch", "services/status": "patch", "endpointslices": "list watch",
-		"nodes": "list watch", "servicecidrs": "list watch", "events": "create", "leases": "get create update"} {
+		"nodes": "list watch", "servicecidrs": "list watch", "events": "create", "leases": "get create update", "namespaces": "list watch", "gatewayclasses": "list watch", "gateways": "list watch",
+		"tcproutes": "list watch", "udproutes": "list watch", "referencegrants": "list watch", "gatewayclasses/status": "patch", "gateways/status": "patch", "tcproutes/status": "patch", "udproutes/status": "patch"} {
 		for verb := range strings.FieldsSeq(verbs) {
 			given[resource+" "+verb] = true
 		}

@@ -243,7 +243,7 @@ func TestWrittenServicesReadAlike(t *testing.T) {
 // above tests a new field, too.
 func TestRandomServicesSetEveryField(t *testing.T) {
 	// Sources set these; the spec has none of them.
-	set := map[string]bool{"Service.Preferred": true, "Settings.Assigned": true, "Settings.NotHere": true, "Backend.Health": true, "Backend.Reason": true}
+	set := map[string]bool{"Service.Preferred": true, "Settings.Assigned": true, "Settings.NotHere": true, "Backend.Health": true, "Backend.Reason": true, "Service.Groups": true, "Backend.Group": true}
 	note := func(of any) {
 		v := reflect.ValueOf(of)
 		for f, value := range v.Fields() {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/ironvip/ironvip/internal/kubeclient"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -31,7 +32,8 @@ import (
 // other writers are not lost.
 type calls struct {
 	core, coordination rest.Interface
-	manager            string // our name in managedFields
+	client             *kubeclient.Client // for other groups
+	manager            string             // our name in managedFields
 }
 
 const (

@@ -34,19 +34,21 @@ type Object struct {
 	Problems []vip.Problem
 }
 
-// Objects is the table of the Services that a source knows. It has each Service that matches the
+// Objects is the table of the Services that a source knows, and of its other objects with a status. It has each Service that matches the
 // configured namespaces and selector, whatever its type or class. They lack managedFields and the
 // annotation with kubectl's copy of the Service. The source is its only writer.
 type Objects struct {
 	*table.Table[vip.ServiceKey, Object]
-	inTouch atomic.Bool
-	touched wake.Signal // has an element after inTouch has changed
+	Documents *table.Table[DocumentKey, Document]
+	inTouch   atomic.Bool
+	touched   wake.Signal // has an element after inTouch has changed
 }
 
 // NewObjects returns an empty table.
 func NewObjects() *Objects {
 	same := func(a, b Object) bool { return a.Service == b.Service && slices.Equal(a.Problems, b.Problems) }
-	return &Objects{Table: table.New(&table.Clock{}, func(o *Object) vip.ServiceKey { return o.Key }, same), touched: wake.New()}
+	return &Objects{Table: table.New(&table.Clock{}, func(o *Object) vip.ServiceKey { return o.Key }, same), touched: wake.New(),
+		Documents: table.New(&table.Clock{}, func(d *Document) DocumentKey { return d.Key }, nil)}
 }
 
 // Store stores the newest object of a Service.

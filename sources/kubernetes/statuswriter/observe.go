@@ -27,15 +27,24 @@ type entry struct {
 	stray    bool // answer is a Service that the source doesn't follow
 
 	withdrawal *withdrawal
-	failures   int
-	until      time.Time // do not write before this time
-	outdated   string    // the version that was outdated; another version may be written at once
-	writes     *rate.Limiter
-	events     eventState
+	attempts
+	events eventState
+}
+
+// attempts are the writes of one object.
+type attempts struct {
+	failures int
+	until    time.Time // do not write before this time
+	outdated string    // the version that was outdated; another version may be written at once
+	writes   *rate.Limiter
+}
+
+func newAttempts() attempts {
+	return attempts{writes: rate.NewLimiter(rate.Every(writeEvery), writesInARow)}
 }
 
 func newEntry(uid types.UID) *entry {
-	return &entry{uid: uid, writes: rate.NewLimiter(rate.Every(writeEvery), writesInARow),
+	return &entry{uid: uid, attempts: newAttempts(),
 		events: eventState{pace: rate.NewLimiter(rate.Every(time.Minute), perService)}}
 }
 
@@ -45,7 +54,7 @@ func (w *Writer) forget(key vip.ServiceKey) {
 		e.giveUp()
 		delete(w.entries, key)
 	}
-	w.troubles.accept(key)
+	w.troubles.accept(keyOf(key))
 }
 
 // observe returns the situation of a Service and updates its entry.

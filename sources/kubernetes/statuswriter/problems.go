@@ -39,14 +39,14 @@ type troubles struct {
 
 	mu        sync.Mutex
 	lacks     map[right]map[string]time.Time // by namespace, the time of the next try
-	refused   map[vip.ServiceKey]vip.Problem
-	lease     string        // why an election is not possible
-	leaseVerb string        // of the request that failed
-	published []vip.Problem // as reported
+	refused   map[DocumentKey]vip.Problem    // of Services, without a resource, and of documents
+	lease     string                         // why an election is not possible
+	leaseVerb string                         // of the request that failed
+	published []vip.Problem                  // as reported
 }
 
 func newTroubles(o *Options) *troubles {
-	return &troubles{o: o, lacks: map[right]map[string]time.Time{}, refused: map[vip.ServiceKey]vip.Problem{}}
+	return &troubles{o: o, lacks: map[right]map[string]time.Time{}, refused: map[DocumentKey]vip.Problem{}}
 }
 
 // answered handles the result of a request.
@@ -90,16 +90,27 @@ func (t *troubles) elected(namespace, verb string, err error) {
 	t.publish()
 }
 
-// refuse records that a write for a Service was refused. accept removes the record.
-func (t *troubles) refuse(key vip.ServiceKey, err error) {
+// refuse records that a write for an object was refused. accept removes the record.
+func (t *troubles) refuse(key DocumentKey, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.refused[key] = vip.Problem{Code: codeWrite, Place: t.place(), Service: strict.Name(t.o.Prefix.Name(key).String()),
-		Message: fmt.Sprintf("the server refused to change it: %v", err), Hint: "it is tried again, less and less often"}
+	p := vip.Problem{Code: codeWrite, Place: t.place(), Hint: "it is tried again, less and less often"}
+	if key.Resource == "" {
+		p.Service = strict.Name(t.o.Prefix.Name(vip.ServiceKey{Namespace: key.Namespace, Name: key.Name}).String())
+		p.Message = fmt.Sprintf("the server refused to change it: %v", err)
+	} else {
+		p.Message = fmt.Sprintf("the server refused the status of %s: %v", key, err)
+	}
+	t.refused[key] = p
 	t.publish()
 }
 
-func (t *troubles) accept(key vip.ServiceKey) {
+// keyOf returns the key of a Service in refuse and accept.
+func keyOf(key vip.ServiceKey) DocumentKey {
+	return DocumentKey{Namespace: key.Namespace, Name: key.Name}
+}
+
+func (t *troubles) accept(key DocumentKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, was := t.refused[key]; was {
@@ -144,10 +155,12 @@ func (t *troubles) problems() (out []vip.Problem) {
 		out = append(out, vip.Problem{Code: codeWrite, Place: t.place(), Message: t.lease,
 			Hint: "without it nothing is written: make the namespace, or name another as lease_namespace"})
 	}
-	keys := slices.SortedFunc(maps.Keys(t.refused), vip.ServiceKey.Compare)
+	keys := slices.SortedFunc(maps.Keys(t.refused), func(a, b DocumentKey) int {
+		return cmp.Or(strings.Compare(a.Resource, b.Resource), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
 	for i, key := range keys {
 		if i == maxRefused {
-			out = append(out, vip.Problem{Code: codeWrite, Place: t.place(), Message: fmt.Sprintf("%d more Services can't be written to", len(keys)-i)})
+			out = append(out, vip.Problem{Code: codeWrite, Place: t.place(), Message: fmt.Sprintf("%d more objects can't be written to", len(keys)-i)})
 			break
 		}
 		out = append(out, t.refused[key])

@@ -36,7 +36,7 @@ func (w *Writer) lookAt(ctx context.Context, key vip.ServiceKey) (sent bool, wai
 		w.await(ctx, key, e)
 		return false, 0
 	}
-	if rest := max(e.rest(s.service), e.contested(), w.troubles.lacking(next.right(), key.Namespace)); rest > 0 {
+	if rest := max(e.rest(versionOf(s.service)), e.contested(), w.troubles.lacking(next.right(), key.Namespace)); rest > 0 {
 		w.later(key, rest)
 		return false, 0
 	}
@@ -54,20 +54,28 @@ func (w *Writer) content(key vip.ServiceKey, e *entry) {
 		w.later(key, left)
 		return
 	}
-	w.troubles.accept(key)
+	w.troubles.accept(keyOf(key))
 }
 
-// contested returns how long a Service must not be written because it was written so often.
-func (e *entry) contested() time.Duration {
+// contested returns how long an object must not be written because it was written so often.
+func (e *attempts) contested() time.Duration {
 	return time.Duration((1 - e.writes.Tokens()) * float64(writeEvery))
 }
 
-// rest returns how long a Service must not be written.
-func (e *entry) rest(s *corev1.Service) time.Duration {
-	if e.outdated != "" && s != nil && s.ResourceVersion != e.outdated {
+// rest returns how long an object of a version must not be written.
+func (e *attempts) rest(version string) time.Duration {
+	if e.outdated != "" && version != "" && version != e.outdated {
 		return 0
 	}
 	return time.Until(e.until)
+}
+
+// versionOf returns the version of a Service; "" for nil.
+func versionOf(s *corev1.Service) string {
+	if s == nil {
+		return ""
+	}
+	return s.ResourceVersion
 }
 
 // right returns the permission that a step needs.
@@ -102,7 +110,10 @@ func (w *Writer) do(ctx context.Context, key vip.ServiceKey, e *entry, s *situat
 	}
 	w.troubles.answered(next.right(), key.Namespace, err)
 	if err != nil {
-		w.failed(key, e, s, err)
+		if w.failed(&e.attempts, versionOf(s.service), func() { w.troubles.refuse(keyOf(key), err) }, err) == verdictOutdated {
+			e.answer, e.stray = nil, false
+		}
+		w.o.Log.Debug("kubernetes: a write is tried again", "service", key, "error", err)
 		return
 	}
 	w.pause = pause{}
@@ -114,7 +125,7 @@ func (w *Writer) do(ctx context.Context, key vip.ServiceKey, e *entry, s *situat
 	e.held = hasFinalizer(out)
 	e.failures, e.until, e.outdated = 0, time.Time{}, ""
 	if e.writes.Allow(); e.contested() > 0 {
-		w.troubles.refuse(key, errContested)
+		w.troubles.refuse(keyOf(key), errContested)
 	}
 	if next == stepWriteIngress && len(ingress) > 0 {
 		w.announceAllocated(key, e, out)
@@ -123,31 +134,29 @@ func (w *Writer) do(ctx context.Context, key vip.ServiceKey, e *entry, s *situat
 
 var errContested = errors.New("somebody else keeps undoing it")
 
-// failed records a failed request and when to try again.
-func (w *Writer) failed(key vip.ServiceKey, e *entry, s *situation, err error) {
+// failed records a failed write of a version of an object, and when to try again. It calls refuse for a write that is
+// refused more than once.
+func (w *Writer) failed(e *attempts, version string, refuse func(), err error) verdict {
 	verdict, asked := judge(err)
 	if verdict == verdictLacking { // lacking returns its wait
-		return
+		return verdict
 	}
 	e.failures++
 	e.outdated = ""
 	switch verdict {
 	case verdictOutdated:
-		e.answer, e.stray = nil, false
 		e.until = time.Now().Add(grown(100*time.Millisecond, 10*time.Second, e.failures))
-		if s.service != nil {
-			e.outdated = s.service.ResourceVersion
-		}
+		e.outdated = version
 	case verdictBusy:
 		w.pause.fail(asked)
 		e.until = time.Now().Add(grown(time.Second, time.Minute, e.failures))
 	default:
 		e.until = time.Now().Add(max(asked, grown(time.Second, 10*time.Minute, e.failures)))
 		if e.failures > 1 {
-			w.troubles.refuse(key, err)
+			refuse()
 		}
 	}
-	w.o.Log.Debug("kubernetes: a write is tried again", "service", key, "error", err)
+	return verdict
 }
 
 // found handles an object that was read directly; nil: it does not exist.

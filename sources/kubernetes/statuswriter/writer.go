@@ -1,13 +1,14 @@
-// Package statuswriter writes the VIPs of Services to a Kubernetes cluster.
+// Package statuswriter writes the VIPs of Services and Gateways to a Kubernetes cluster.
 //
-// Its inputs are the Services that a source of the cluster knows (Objects) and the allocations.
+// Its inputs are the Services and other objects that a source of the cluster knows (Objects) and the allocations.
 // Its output, on the one host that holds the Lease, is the ingress of each Service's status, one
-// finalizer, and events; it writes nothing else. Problems with writing go to the source.
+// finalizer, and events, and the status of each Document; it writes nothing else. Problems with writing go to the source.
 //
 // Source code organization: writer.go has the loop, lease.go the election. For each Service,
 // observe.go collects what is known, decide.go decides the next step, steps.go performs it with the
 // requests of calls.go, and withdrawal.go waits for the dataplane before a VIP is removed.
-// events.go and strays.go have the other requests, problems.go what is reported.
+// documents.go writes the status of other objects, events.go and strays.go have the other requests, problems.go what is
+// reported.
 package statuswriter
 
 import (
@@ -83,11 +84,12 @@ type Writer struct {
 	pause    pause
 	troubles *troubles
 
-	entries map[vip.ServiceKey]*entry        // Services with state to remember
-	queue   delayqueue.Queue[vip.ServiceKey] // when to check each Service
-	events  []announcement                   // waiting events, oldest first
-	strays  strays
-	leads   bool // this host was the writer at the last check
+	entries   map[vip.ServiceKey]*entry        // Services with state to remember
+	queue     delayqueue.Queue[vip.ServiceKey] // when to check each Service
+	documents documents
+	events    []announcement // waiting events, oldest first
+	strays    strays
+	leads     bool // this host was the writer at the last check
 
 	waiting parallel.Group // for withdrawals
 	over    chan withdrawn // withdrawals that have ended
@@ -96,9 +98,9 @@ type Writer struct {
 // New returns a Writer that sends no request before Run.
 func New(o Options) *Writer {
 	w := &Writer{o: o, strays: newStrays(&o),
-		calls: &calls{core: o.Client.REST(corev1.SchemeGroupVersion), coordination: o.Client.REST(coordinationv1.SchemeGroupVersion),
+		calls: &calls{client: o.Client, core: o.Client.REST(corev1.SchemeGroupVersion), coordination: o.Client.REST(coordinationv1.SchemeGroupVersion),
 			manager: fieldManager(o.LeaseNamespace, o.LeaseName)},
-		pace: rate.NewLimiter(writeRate, writeBurst), entries: map[vip.ServiceKey]*entry{}, over: make(chan withdrawn)}
+		documents: newDocuments(), pace: rate.NewLimiter(writeRate, writeBurst), entries: map[vip.ServiceKey]*entry{}, over: make(chan withdrawn)}
 	w.troubles = newTroubles(&w.o)
 	w.election = &election{calls: w.calls, namespace: o.LeaseNamespace, name: o.LeaseName, identity: o.Identity, fit: w.able,
 		tried: func(verb string, err error) { w.troubles.elected(o.LeaseNamespace, verb, err) }, change: wake.New()}
@@ -135,8 +137,9 @@ const forever = time.Duration(math.MaxInt64)
 
 // work handles changes until the context ends.
 func (w *Writer) work(ctx context.Context) {
-	objects, allocations := w.o.Objects.Watch(), w.o.Allocations.Watch()
+	objects, documents, allocations := w.o.Objects.Watch(), w.o.Objects.Documents.Watch(), w.o.Allocations.Watch()
 	defer objects.Close()
+	defer documents.Close()
 	defer allocations.Close()
 	// A change that arrives while this host can't write is handled when it can.
 	ready := w.o.Allocations.Ready()
@@ -145,13 +148,18 @@ func (w *Writer) work(ctx context.Context) {
 		for _, c := range changed {
 			w.check(c.Value.Key)
 		}
+		written, moreDocuments := documents.TryNext()
+		for _, c := range written {
+			w.documents.changed(&c.Value, c.Deleted)
+		}
 		allocated, moreAllocations := allocations.TryNext()
 		for _, c := range allocated {
 			if key, is := w.o.Prefix.Service(c.Value.Asked.Key); is {
 				w.check(key)
+				w.documents.allocated(key)
 			}
 		}
-		if len(changed)+len(allocated) > 0 {
+		if len(changed)+len(written)+len(allocated) > 0 {
 			continue
 		}
 		again := w.look(ctx)
@@ -162,6 +170,7 @@ func (w *Writer) work(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-moreObjects:
+		case <-moreDocuments:
 		case <-moreAllocations:
 		case <-w.o.Objects.touched:
 		case <-w.election.change:
@@ -201,6 +210,11 @@ func (w *Writer) look(ctx context.Context) (again time.Duration) {
 			return wait
 		}
 	}
+	for key := range w.documents.queue.Due(time.Now()) {
+		if sent, wait := w.write(ctx, key); sent || wait > 0 {
+			return wait
+		}
+	}
 	if again = w.seek(ctx); again > 0 {
 		again = min(again, w.announce(ctx), w.untilDue())
 	}
@@ -217,8 +231,12 @@ func (w *Writer) later(key vip.ServiceKey, after time.Duration) {
 
 // untilDue returns the time until the next check of a Service.
 func (w *Writer) untilDue() time.Duration {
+	out := forever
 	if _, at, waits := w.queue.First(); waits {
-		return time.Until(at)
+		out = time.Until(at)
 	}
-	return forever
+	if _, at, waits := w.documents.queue.First(); waits && w.leads {
+		out = min(out, time.Until(at))
+	}
+	return out
 }
