@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -66,7 +67,11 @@ an hour after the group has left it. "service get" shows the groups.`,
 			if err != nil {
 				return command.NotFound(err, "run ironvip service get "+key.String())
 			}
-			a.Say("group %s of %s has weight %d, %g%% of new connections (revision %d)%s", g.Name, key, g.Weight, g.Share, g.Revision, command.AppliedWord(!*dontWait))
+			share := "" // the next weight changes it
+			if i == len(weights)-1 {
+				share = fmt.Sprintf(", %g%% of new connections", g.Share)
+			}
+			a.Say("group %s of %s has weight %d%s (revision %d)%s", g.Name, key, g.Weight, share, g.Revision, command.AppliedWord(!*dontWait))
 			if g.Local {
 				a.Say("stored on this host only: the fleet's store is not reachable, and gets the change later")
 			}
