@@ -281,7 +281,7 @@ spec: {controllerName: ironvip.io/vip}
 apiVersion: gateway.networking.k8s.io/v1
 kind: TCPRoute
 metadata: {name: front}
-spec: {parentRefs: [{name: front}], rules: [{backendRefs: [{name: behind, port: 80}]}]}
+spec: {parentRefs: [{name: front}], rules: [{backendRefs: [{name: behind, port: 80, weight: 90}, {name: canary, port: 80, weight: 10}]}]}
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: UDPRoute
@@ -296,11 +296,12 @@ spec: {gatewayClassName: ironvip, listeners: [{name: tcp, protocol: TCP, port: 8
 	})
 }
 
-// gateways: the listeners of a Gateway share its VIPs, which lead to the route's backends until the Gateway is deleted.
+// gateways: the listeners of a Gateway share its VIPs, which lead to the route's backends by weight until the Gateway is deleted.
 func (k *kube) gateways(four []netip.Addr) {
 	k.t.Helper()
-	k.cluster.Apply(k.t, "{apiVersion: v1, kind: Service, metadata: {name: behind}, spec: {ports: [{port: 80}]}}")
-	k.cluster.Apply(k.t, endpoints("behind", four...))
+	for name, pod := range map[string]netip.Addr{"behind": four[0], "canary": four[1]} {
+		k.cluster.Apply(k.t, fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {name: %s}, spec: {ports: [{port: 80}]}}\n", name)+endpoints(name, pod))
+	}
 	const path = "/apis/gateway.networking.k8s.io/v1/namespaces/default/gateways/front"
 	var gw struct {
 		Status struct {
@@ -318,7 +319,21 @@ func (k *kube) gateways(four []netip.Addr) {
 		return fmt.Errorf("%+v", gw)
 	})
 	vip := gw.Status.Addresses[0].Value
-	k.reaches(k.lab.Client, "tcp", vip, 80, "backend1", "backend2")
+	to := netip.AddrPortFrom(netip.MustParseAddr(vip), 80)
+	k.eventually("90 percent and 10 percent", func() error {
+		got := map[string]int{}
+		for range 20 {
+			answer, err := k.lab.Client.Ask("tcp", to)
+			if err != nil {
+				return err
+			}
+			got[answer.Name]++
+		}
+		if got["backend1"] != 18 || got["backend2"] != 2 {
+			return fmt.Errorf("%v", got)
+		}
+		return nil
+	})
 	k.cluster.Delete(k.t, path)
 	k.silent(vip)
 }
