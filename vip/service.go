@@ -155,6 +155,7 @@ type Settings struct {
 	// PanicThreshold is in percent: if fewer of the ready backends are not unhealthy, health has no
 	// effect and all of them take new connections. 0: off.
 	PanicThreshold uint8
+	Masquerade     Masquerade
 	// SlowStart is how long the weight of a backend grows after the backend begins to take new
 	// connections. 0: it has its whole weight at once.
 	SlowStart Seconds
@@ -167,7 +168,6 @@ type Settings struct {
 	InternalTraffic TrafficPolicy
 	ExternalTraffic TrafficPolicy
 	Distribution    TrafficDistribution
-	Masquerade      Masquerade
 	Affinity        time.Duration // 0: none; else how long a client keeps its backend
 	DrainTimeout    time.Duration
 }
@@ -231,10 +231,10 @@ type Backend struct {
 	Health  Health // what its source observed: Healthy or Unhealthy; 0: the source checks nothing
 	Backup  bool   // takes new connections only if no other backend does
 	Weight  uint32 // 0 to MaxWeight; 0 accepts no new connections
-	Group   string // the name of one of the service's Groups; empty: none
 	// MaxConnections bounds the open connections and UDP sessions to each of its ports, over all of
 	// the service's addresses. 0: no limit.
 	MaxConnections uint32
+	Group          string // the name of one of the service's Groups; empty: none
 	Reason         Reason // why the source reports it as unhealthy or not ready, if known
 	Node           string // its host, if known
 	Zone           string // the zone of that host, if known

@@ -26,12 +26,12 @@ func TestSizes(t *testing.T) {
 		return // the sizes are those of 64-bit hosts
 	}
 	for name, c := range map[string]struct{ is, want uintptr }{
-		"vip.Service":       {unsafe.Sizeof(vip.Service{}), 288},
-		"vip.Backend":       {unsafe.Sizeof(vip.Backend{}), 128},
+		"vip.Service":       {unsafe.Sizeof(vip.Service{}), 312},
+		"vip.Backend":       {unsafe.Sizeof(vip.Backend{}), 144},
 		"vip.Port":          {unsafe.Sizeof(vip.Port{}), 32},
 		"vip.Allocation":    {unsafe.Sizeof(vip.Allocation{}), 104},
 		"pipeline.Compiled": {unsafe.Sizeof(pipeline.Compiled{}), 72},
-		"vip.Frontend":      {unsafe.Sizeof(vip.Frontend{}), 160},
+		"vip.Frontend":      {unsafe.Sizeof(vip.Frontend{}), 168},
 		"vip.Endpoint":      {unsafe.Sizeof(vip.Endpoint{}), 48},
 		"reconcile.Applied": {unsafe.Sizeof(reconcile.Applied[vip.Frontend]{}), 32},
 		"ipam.Lease":        {unsafe.Sizeof(ipam.Lease{}), 136},
