@@ -320,6 +320,8 @@ func (s *Stage) change(k vip.ServiceKey) zone.Change {
 	case held != nil:
 		c.VIPs, c.Since = slices.Clone(held.addrs), held.since
 	}
+	c.Waiting = len(c.VIPs) == 0 && (granted == nil ||
+		vip.HasCode(granted.Value.Problems, vip.CodeWaiting) || vip.HasCode(granted.Value.Problems, vip.CodeStore))
 	return c
 }
 

@@ -112,7 +112,7 @@ func TestStart(t *testing.T) {
 	w.Service("web", "shop.example.com")
 	w.await("shop.example.com", "NOERROR 10.64.0.2")
 	w.Service("fresh")
-	w.await("fresh.vip.internal", "NOERROR")
+	w.await("fresh.default.svc.vip.internal", "SERVFAIL")
 	w.Allocate("fresh", 9, "10.64.0.20")
 	w.await("fresh.vip.internal", "NOERROR 10.64.0.20")
 
@@ -131,13 +131,13 @@ func TestStart(t *testing.T) {
 
 	w.Service("second")
 	w.Granted()
-	w.await("web.vip.internal", "NOERROR") // complete, and none for it
+	w.await("web.vip.internal", "SERVFAIL") // complete, and none for it
 	w.Allocate("web", 1, "10.64.0.2")
 	w.await("web.vip.internal", "NOERROR 10.64.0.2")
 	w.Lease("10.64.0.5", 1, ipam.Held, "second")
 	w.Allocate("web", 1, "10.64.0.6")
 	w.await("web.vip.internal", "NOERROR 10.64.0.6")
-	w.check("second.vip.internal", "NOERROR") // leases have no effect any more
+	w.check("second.vip.internal", "SERVFAIL") // leases have no effect any more
 }
 
 // ready is a world in which every source has listed its services.
@@ -156,8 +156,13 @@ func TestChanges(t *testing.T) {
 	w.await("web.vip.internal", "NOERROR 10.64.0.1")
 	w.check("shop.example.com", "NOERROR 10.64.0.1")
 	expect.Equal(t, w.answer(t, "1.0.64.10.in-addr.arpa", dns.TypePTR), "NOERROR web.default.svc.vip.internal.", "PTR")
+	for code, want := range map[string]string{vip.CodeWaiting: "SERVFAIL", vip.CodeStore: "SERVFAIL", vip.CodePoolFull: "NOERROR"} {
+		w.Allocations.Set(vip.Allocation{Asked: &vip.Service{Key: key("web")}, Problems: []vip.Problem{{Code: code}}})
+		w.await("web.vip.internal", want)
+		w.Allocate("web", 1, "10.64.0.1")
+		w.await("web.vip.internal", "NOERROR 10.64.0.1")
+	}
 	w.Allocations.Delete(key("web"))
-	w.await("web.vip.internal", "NOERROR")
 	w.Services.Delete(key("web"))
 	w.await("web.vip.internal", "NXDOMAIN")
 	w.Allocate("web", 1, "10.64.0.1") // of a service that is gone
@@ -231,10 +236,11 @@ func TestNoConflictsWithoutServer(t *testing.T) {
 func TestReconfigureReportsWhatIsAnswered(t *testing.T) {
 	tables := dnstest.NewTables()
 	tables.Service("web", "vip.test")
+	tables.Allocate("web", 1, "10.64.0.1")
 	s := newStage(t, tables, nil, nil)
 	reports := 0
 	s.conflicts = table.New(tables.Clock, func(c *zone.Conflict) zone.ConflictKey {
-		if reports++; s.answer(t, "web.vip.test", dns.TypeA) != "NOERROR" {
+		if reports++; s.answer(t, "web.vip.test", dns.TypeA) != "NOERROR 10.64.0.1" {
 			t.Errorf("conflict %v before the zone", c)
 		}
 		return c.ConflictKey
@@ -276,7 +282,7 @@ func TestCostOfTheStart(t *testing.T) {
 			t.Errorf("complete %v: %d changes, want %d", c.complete, s.applied, c.want)
 		}
 	}
-	for name, want := range map[string]string{"s0": "NOERROR", "s3": "NOERROR 10.64.0.3", "s1999": "NOERROR 10.64.7.207", "s2000": "NXDOMAIN", "s3099": "NXDOMAIN"} {
+	for name, want := range map[string]string{"s0": "SERVFAIL", "s3": "NOERROR 10.64.0.3", "s1999": "NOERROR 10.64.7.207", "s2000": "NXDOMAIN", "s3099": "NXDOMAIN"} {
 		expect.Equal(t, s.answer(t, name+".vip.internal", dns.TypeA), want, "%s", name)
 	}
 }
@@ -315,7 +321,7 @@ func TestReconfigure(t *testing.T) {
 	w.check("web.vip.internal", "NOERROR 10.64.0.1")
 	w.check("none.vip.internal", "NXDOMAIN")
 	w.Service("later")
-	w.await("later.vip.internal", "NOERROR")
+	w.await("later.vip.internal", "SERVFAIL")
 }
 
 // Services change all the time: the hostname moves between two of them, and each gets other
@@ -349,7 +355,7 @@ func TestAnswersDuringRenames(t *testing.T) {
 					return
 				}
 				seen.Store(got)
-				if got := w.answer(t, "churn.vip.internal", dns.TypeA); got != "NXDOMAIN" && got != "NOERROR" && got != "NOERROR 10.64.0.3" && got != "NOERROR 10.64.0.4" {
+				if got := w.answer(t, "churn.vip.internal", dns.TypeA); got != "NXDOMAIN" && got != "SERVFAIL" && got != "NOERROR 10.64.0.3" && got != "NOERROR 10.64.0.4" {
 					t.Errorf("churn.vip.internal: %s", got)
 					return
 				}

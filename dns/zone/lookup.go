@@ -12,6 +12,7 @@ const (
 	NoVIP                  // the service has no address of the type yet
 	NoName                 // nothing has the name
 	NotSynced              // nothing known has the name, and not every source has listed its services
+	NotAssigned            // the service waits for its address
 	NotDecided             // the service that had the contested name doesn't claim it, and not every source has listed its services
 	OtherZone              // the name is in no zone of ironvip
 	NotAnswered            // a type that is not answered: a transfer, for example
@@ -23,6 +24,7 @@ var whys = [...]string{
 	NoVIP:       "the service has no address of this type",
 	NoName:      "no service has this name",
 	NotSynced:   "the name is unknown, and not every source has listed its services yet",
+	NotAssigned: "the service waits for its address: see its problems",
 	NotDecided:  "several services wanted this name before the restart, and not every source has listed its services yet",
 	OtherZone:   "the name is in no zone of ironvip",
 	NotAnswered: "queries of this type are not supported",
@@ -79,8 +81,13 @@ func (z *Zone) lookup(r *dns.Msg) Why {
 		}
 		return Found
 	}
+	own = own && (t == dns.TypeA || t == dns.TypeAAAA)
+	if own && n.owner.Waiting {
+		r.Authoritative, r.Rcode = false, dns.RcodeServerFailure
+		return NotAssigned
+	}
 	r.Ns = append(r.Ns, z.soa(apex))
-	if own && (t == dns.TypeA || t == dns.TypeAAAA) {
+	if own {
 		return NoVIP
 	}
 	return NoRecord

@@ -61,6 +61,7 @@ type Settings struct {
 type Service struct {
 	Key       vip.ServiceKey
 	VIPs      []netip.Addr // at most one per family
+	Waiting   bool         // it has none of VIPs, and nobody knows yet whether it gets some
 	Since     vip.Instant  // when its oldest lease was created; zero: it has none
 	Hostnames []string     // lower case, without a dot at the end
 	Ports     []vip.Port

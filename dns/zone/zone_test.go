@@ -341,6 +341,10 @@ func TestChanges(t *testing.T) {
 		"_http._tcp.web.prod.svc.vip.internal SRV: NXDOMAIN, soa:vip.internal.",
 		"_tcp.web.prod.svc.vip.internal SRV: NXDOMAIN, soa:vip.internal.",
 	)
+	waiting := svc("prod/web", 1)
+	waiting.Waiting = true
+	w.set(waiting)
+	w.check("web.prod.svc.vip.internal A: SERVFAIL", "web.prod.svc.vip.internal MX: soa:vip.internal.")
 	expect.Equal(t, w.Len(), 1, "names")
 }
 
