@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -126,42 +127,56 @@ func TestModuleGoesAndComesBack(t *testing.T) {
 	l.waitApplied()
 }
 
-// findingOf returns Check's finding of a name in a node.
-func findingOf(t *testing.T, node *netlab.Node, name string) (f host.Finding, all []host.Finding) {
+// findingOf returns the finding of a name among those of a check in a node.
+func findingOf(t *testing.T, check func() []host.Finding, node *netlab.Node, name string) (f host.Finding, all []host.Finding) {
 	t.Helper()
-	node.Do(func() { all = Check(false) })
+	node.Do(func() { all = check() })
 	i := slices.IndexFunc(all, func(f host.Finding) bool { return f.Name == name })
 	must.AtLeast(t, i, 0, "no finding %q: %+v", name, all)
 	return all[i], all
 }
 
-// Check reports each missing module with the command that loads it, and no problem once it is
-// loaded. It leaves nothing behind.
+// The checks of both dataplanes in the kernel report each missing module with the command that loads it,
+// and no problem once it is loaded. They leave nothing behind.
 func TestCheckNamesMissingModules(t *testing.T) {
 	lab := netlab.New(t)
 	rules, links := run(t, lab.Director, "nft", "list ruleset"), run(t, lab.Director, "ip", "-br", "link")
-	for module, required := range map[string]bool{
-		"nft_ct": true, "nft_fib_inet": true, "nft_masq": true, "nft_reject_inet": true, "nft_chain_nat": true,
-		"nf_conntrack_netlink": false,
+	type check func() []host.Finding
+	ours, nfts := check(func() []host.Finding { return Check(false) }), check(nft.Check)
+	for _, c := range []struct {
+		module   string
+		required bool
+		checks   []check
+	}{
+		{"nft_ct", true, []check{ours, nfts}}, {"nft_fib_inet", true, []check{ours, nfts}}, {"nft_masq", true, []check{ours, nfts}},
+		{"nft_reject_inet", true, []check{ours, nfts}}, {"nft_chain_nat", true, []check{ours, nfts}},
+		{"nft_nat", true, []check{nfts}}, {"nft_numgen", true, []check{nfts}}, {"nft_hash", true, []check{nfts}},
+		{"nft_connlimit", true, []check{nfts}}, {"nft_limit", true, []check{nfts}},
+		{"nf_conntrack_netlink", false, []check{ours, nfts}},
 	} {
+		module, required := c.module, c.required
 		t.Run(module, func(t *testing.T) {
 			t.Cleanup(func() { insertModule(t, module) })
 			removeModule(t, module)
-			f, all := findingOf(t, lab.Director, "kernel module "+module)
-			if f.OK || f.Unknown || f.Required != required || f.Remedy != "modprobe "+module || f.Detail == "" {
-				t.Errorf("without it: %+v", f)
-			}
-			if err := host.Err(all); (err != nil) != required || required && !strings.Contains(err.Error(), "the dataplane needs kernel module "+module+": ") {
-				t.Errorf("without it: %v", err)
-			}
-			for _, f := range all {
-				if f.Required && !f.OK && f.Name != "kernel module "+module {
-					t.Errorf("without %s: %+v", module, f)
+			for _, check := range c.checks {
+				f, all := findingOf(t, check, lab.Director, "kernel module "+module)
+				if f.OK || f.Unknown || f.Required != required || f.Remedy != "modprobe "+module || f.Detail == "" {
+					t.Errorf("without it: %+v", f)
+				}
+				if err := host.Err(all); (err != nil) != required || required && !strings.Contains(err.Error(), "the dataplane needs kernel module "+module+": ") {
+					t.Errorf("without it: %v", err)
+				}
+				for _, f := range all {
+					if f.Required && !f.OK && f.Name != "kernel module "+module {
+						t.Errorf("without %s: %+v", module, f)
+					}
 				}
 			}
 			insertModule(t, module)
-			if f, all := findingOf(t, lab.Director, "kernel module "+module); !f.OK || f.Remedy != "" || host.Err(all) != nil {
-				t.Errorf("with it: %+v, %v", f, host.Err(all))
+			for _, check := range c.checks {
+				if f, all := findingOf(t, check, lab.Director, "kernel module "+module); !f.OK || f.Remedy != "" || host.Err(all) != nil {
+					t.Errorf("with it: %+v, %v", f, host.Err(all))
+				}
 			}
 		})
 	}
