@@ -66,6 +66,7 @@ var (
 	familyServiceRefused  = stateMetrics.Counter("service_refused_total", "Refused clients of the service; only reasons that occurred.", "service", "reason")
 	familyQueue           = stateMetrics.Gauge("service_queued_clients", "Clients that wait for a place; only with max_queue.", "service")
 	familyFull            = stateMetrics.Gauge("service_full", "1: new clients find no place (max_connections); only of services with limits or refused clients, userspace proxy only.", "service")
+	familySYNs            = stateMetrics.Counter("service_syns_answered_total", "SYNs that the host answered itself in a flood, for syn_proxy; only services that had one.", "service")
 	familyAPIRefused      = stateMetrics.Counter("api_refused_total", "API callers refused for a limit: connections, client_connections, client_requests, streams, client_streams.", "kind")
 	familyReady           = stateMetrics.Gauge("ready", "1: the first full reconcile is done.")
 	familyReloadOK        = stateMetrics.Gauge("config_last_reload_successful", "1: the last load of the configuration succeeded.")
@@ -201,7 +202,7 @@ func (s *Server) collectTraffic(w *metric.Writer) {
 		return
 	}
 	w.Add(familyStatsUp, 1)
-	counted, refused := s.Forwarding.Statistics.Counted(), map[[2]string]uint64{}
+	counted, refused, syns := s.Forwarding.Statistics.Counted(), map[[2]string]uint64{}, map[string]uint64{}
 	for key, t := range totals {
 		row := s.Tables.Frontends.Row(key)
 		if row == nil || t == (reconcile.Traffic{}) {
@@ -218,8 +219,14 @@ func (s *Server) collectTraffic(w *metric.Writer) {
 		}
 		refused[[2]string{service, vip.MaxConnectionsPerSource}] += t.Refused.Connections
 		refused[[2]string{service, vip.MaxRatePerSource}] += t.Refused.Rate
+		syns[service] += t.Refused.SYNs
 		if counted.Inactive {
 			w.Add(familyInactive, float64(t.Inactive), service, port, frontend)
+		}
+	}
+	for service, n := range syns {
+		if n > 0 {
+			w.Add(familySYNs, float64(n), service)
 		}
 	}
 	for labels, n := range refused {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/nft"
+	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -143,6 +144,7 @@ func TestCheckNamesMissingModules(t *testing.T) {
 	rules, links := run(t, lab.Director, "nft", "list ruleset"), run(t, lab.Director, "ip", "-br", "link")
 	type check func() []host.Finding
 	ours, nfts := check(func() []host.Finding { return Check(false) }), check(nft.Check)
+	once := func() []host.Finding { return []host.Finding{filter.SynProxyTrial.Try(t.Context())} } // for the services that need it
 	for _, c := range []struct {
 		module   string
 		required bool
@@ -151,7 +153,7 @@ func TestCheckNamesMissingModules(t *testing.T) {
 		{"nft_ct", true, []check{ours, nfts}}, {"nft_fib_inet", true, []check{ours, nfts}}, {"nft_masq", true, []check{ours, nfts}},
 		{"nft_reject_inet", true, []check{ours, nfts}}, {"nft_chain_nat", true, []check{ours, nfts}},
 		{"nft_nat", true, []check{nfts}}, {"nft_numgen", true, []check{nfts}}, {"nft_hash", true, []check{nfts}},
-		{"nft_connlimit", true, []check{nfts}}, {"nft_limit", true, []check{nfts}},
+		{"nft_connlimit", true, []check{nfts}}, {"nft_limit", true, []check{nfts}}, {"nft_synproxy", true, []check{once}},
 		{"nf_conntrack_netlink", false, []check{ours, nfts}},
 	} {
 		module, required := c.module, c.required

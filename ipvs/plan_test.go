@@ -259,7 +259,7 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		{func(f *vip.Frontend) { f.Affinity, f.Key.LastPort = time.Hour, 90 }, []string{"affinity on 10.96.0.1:80-90/tcp with backends at port 8080"}},
 		{func(f *vip.Frontend) { f.Affinity, f.Key.Audience = time.Hour, vip.InternalClients }, []string{"affinity on 10.96.0.1:80/tcp+internal with backends at port 8080"}},
 		{func(f *vip.Frontend) { f.Scheduler, f.Forward = vip.OtherScheduler, vip.ForwardHost+1 }, []string{`scheduler "other"`, `forward "vip.Forward(5)"`}},
-		{func(f *vip.Frontend) { f.MaxConnectionsPerSource, f.MaxRatePerSource = 1, 1 }, []string{"max_connections_per_source", "max_rate_per_source"}},
+		{func(f *vip.Frontend) { f.MaxConnectionsPerSource, f.MaxRatePerSource, f.SynProxy = 1, 1, true }, []string{"max_connections_per_source", "max_rate_per_source", "syn_proxy"}},
 	}
 	for _, c := range cases {
 		err := Unsupported(changed(c.change))

@@ -206,7 +206,7 @@ func (t *Target) Same(a, b *vip.Frontend) bool {
 	// The kernel stores the forwarding method per destination, so it is unknown without
 	// any.
 	empty := len(a.Backends)+len(b.Backends) == 0 && Unsupported(a) == nil && Unsupported(b) == nil
-	limited := a.SourceLimits != vip.SourceLimits{} || b.SourceLimits != vip.SourceLimits{}
+	limited := a.SourceLimits != vip.SourceLimits{} || b.SourceLimits != vip.SourceLimits{} || a.SynProxy || b.SynProxy
 	return a.Kind == b.Kind && !limited && (empty || usage.Forward(a) == usage.Forward(b)) && usage.SameSources(a, b) && !usage.Proxied(a) && !usage.Proxied(b) &&
 		usage.Masquerade(a) == usage.Masquerade(b) && desiredService(a, 0) == desiredService(b, 0) && slices.EqualFunc(a.Backends, b.Backends, sameDest)
 }

@@ -65,7 +65,7 @@ func (r *refusals) forwarding(f *vip.Frontend) {
 	}
 }
 
-// sourceLimits checks the limits of each client. A real server leaves them to the director.
+// sourceLimits checks the limits of each client and of all. A real server leaves them to the director.
 func (r *refusals) sourceLimits(f *vip.Frontend) {
 	if f.MaxConnectionsPerSource > 0 && f.Kind != vip.OnRealServer {
 		r.Add(vip.MaxConnectionsPerSource, vip.MaxConnectionsPerSource)
@@ -74,6 +74,10 @@ func (r *refusals) sourceLimits(f *vip.Frontend) {
 	if f.MaxRatePerSource > 0 && f.Kind != vip.OnRealServer {
 		r.Add(vip.MaxRatePerSource, vip.MaxRatePerSource)
 		r.Hint(`remove it, or use dataplane.mode "nft"`)
+	}
+	if f.SynProxy && f.Kind != vip.OnRealServer {
+		r.Add(vip.SynProxy, vip.SynProxy)
+		r.Hint(`remove it, or use dataplane.mode "nft" or "proxy"`)
 	}
 }
 

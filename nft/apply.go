@@ -116,6 +116,13 @@ func (t *Target) admit(it *item, before, after []updateOf) error {
 	if err := Unsupported(f); err != nil {
 		return err
 	}
+	if f.SynProxy && !t.content.synProxy {
+		if tried := filter.SynProxyTrial.Try(context.Background()); !tried.OK {
+			p := vip.Unsupported("this host's kernel", vip.SynProxy, fmt.Sprintf("%s: %s", vip.SynProxy, tried.Detail))
+			p.Hint = tried.Remedy
+			return p
+		}
+	}
 	if f.Kind == vip.OnHost && it.old == nil {
 		if err := t.free(it.Key); err != nil {
 			return err
@@ -217,7 +224,7 @@ func (t *Target) commit(ctx context.Context, items []*item, shared filter.Change
 			d.put(x, t.opt.table())
 			for _, it := range items {
 				if it.old.limited() && !it.service.limited() && it.Key.Audience == vip.Everyone {
-					t.fw.ForgetRefusals(x, it.Key)
+					t.fw.ForgetRefusals(x, it.Key, it.old.class.limits, it.old.class.synProxy)
 				}
 			}
 			return nil
@@ -246,6 +253,12 @@ func (t *Target) addClasses(x *nftwire.Transaction, items []*item) error {
 
 func (t *Target) addClass(x *nftwire.Transaction, s *service) error {
 	o := originOf(s.key)
+	if s.class.synProxy && !t.content.synProxy {
+		t.content.synProxy = true
+		if err := t.layout.AddSynProxy(x, guarded); err != nil {
+			return err
+		}
+	}
 	if t.content.chains[o][s.class] {
 		return nil
 	}
@@ -306,6 +319,7 @@ func (t *Target) rebuild(ctx context.Context) error {
 	shared.Put(filter.SetVIPs, t.records.VIPs, true)
 	shared.Put(filter.SetHairpin, t.records.Hairpins, true)
 	fresh := newContent()
+	t.content.synProxy = false
 	t.content.classes, t.content.chains, t.content.highest, t.content.byNumber, t.content.lastClass = fresh.classes, fresh.chains, fresh.highest, fresh.byNumber, fresh.lastClass
 	for _, s := range t.content.services {
 		s.renumber(&t.content.highest)

@@ -35,6 +35,7 @@ type class struct {
 	// The rules don't depend on these.
 	scheduler vip.Scheduler
 	onHost    bool
+	synProxy  bool
 	rounded   bool   // the slots have rounded shares
 	without   choice // that of a service without usable backends
 }
@@ -57,7 +58,7 @@ func (c class) chain(o origin) string { return c.name() + "_" + o.String() }
 
 func (c class) name() string {
 	flags := 0
-	for i, set := range []bool{c.restricted, c.keepPort, c.onHost, c.rounded} {
+	for i, set := range []bool{c.restricted, c.keepPort, c.onHost, c.rounded, c.synProxy} {
 		if set {
 			flags |= 1 << i
 		}
@@ -71,7 +72,7 @@ func classOf(chain string, o origin) (c class, ok bool) {
 	var flags int
 	_, err := fmt.Sscanf(chain, "class_%d_%d_%d_%d_%d_%d_%d_%d_%d_", &c.choice, &c.slots, &c.masquerade, &flags, &c.affinity, &c.scheduler, &c.without,
 		&c.limits.MaxConnectionsPerSource, &c.limits.MaxRatePerSource)
-	for i, set := range []*bool{&c.restricted, &c.keepPort, &c.onHost, &c.rounded} {
+	for i, set := range []*bool{&c.restricted, &c.keepPort, &c.onHost, &c.rounded, &c.synProxy} {
 		*set = flags&(1<<i) != 0
 	}
 	return c, err == nil && c.chain(o) == chain

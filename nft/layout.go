@@ -17,7 +17,7 @@ import (
 
 // layoutVersion is part of every rule's comment. Raise it whenever the rules, sets or the encoding of
 // elements change: at its start, the agent replaces a table of another version in one transaction.
-const layoutVersion = "ironvip nft 7: "
+const layoutVersion = "ironvip nft 8: "
 
 var families = []vip.Family{vip.IPv4, vip.IPv6}
 
@@ -32,13 +32,14 @@ const (
 	kindMembers              // map: member . service to address . port
 	kindWeights              // map: service . address . port to the weight, where the slots don't show it
 	kindSources              // service . range of allowed clients
+	kindGuarded              // address . protocol . port of services that SYN cookies may protect
 	kindClients              // map: service . client to the member that it stays with; packets write it
 	kindTotals               // counters of frontends, see counters.go
 	kindShares               // counters of backends of frontends; packets write it
 	kinds
 )
 
-var kindNames = [kinds]string{"services", "slots", "choices", "classes", "members", "weights", "allowed", "clients", "totals", "shares"}
+var kindNames = [kinds]string{"services", "slots", "choices", "classes", "members", "weights", "allowed", "guarded", "clients", "totals", "shares"}
 
 // setID is one set.
 type setID struct {
@@ -65,7 +66,7 @@ var setNames, setsByName = func() (map[setID]string, map[string]setID) {
 		}
 		put(setID{kindClasses, 0, o, 0}, "classes_%s", o)
 	}
-	for _, k := range []kind{kindMembers, kindWeights, kindSources, kindClients} {
+	for _, k := range []kind{kindMembers, kindWeights, kindSources, kindGuarded, kindClients} {
 		for _, f := range families {
 			put(setID{k, f, 0, 0}, "%s%d", kindNames[k], f)
 		}
@@ -112,6 +113,8 @@ func describe(s setID) *nftables.Set {
 		set.KeyType, set.DataType = concat(word, addr, nftables.TypeInetService), word
 	case kindSources:
 		set.KeyType, set.IsMap, set.Interval, set.Concatenation = concat(word, addr), false, true, true
+	case kindGuarded:
+		set.KeyType, set.IsMap = concat(addr, nftables.TypeInetProto, nftables.TypeInetService), false
 	case kindClients:
 		set.KeyType, set.DataType = concat(word, addr), word
 		set.HasTimeout, set.Dynamic, set.Size = true, true, rememberedClients
@@ -179,13 +182,13 @@ func newLayout(name string) *filter.Layout {
 		}
 	}
 	for _, f := range families {
-		for _, k := range []kind{kindMembers, kindWeights, kindSources} {
+		for _, k := range []kind{kindMembers, kindWeights, kindSources, kindGuarded} {
 			l.AddSet(describe(setID{k, f, 0, 0}))
 		}
 		l.AddWritten(describe(setID{kindClients, f, 0, 0}))
 	}
 	addCounters(l)
-	l.AddSourceLimits()
+	l.AddLimits()
 	l.AddSet(&nftables.Set{Name: setShards, KeyType: word, IsMap: true, DataType: nftables.TypeVerdict})
 	for o := range shards {
 		l.AddChain(shardChain(o))
@@ -213,6 +216,8 @@ func newLayout(name string) *filter.Layout {
 	}
 	return l
 }
+
+func guarded(f vip.Family) string { return setID{kindGuarded, f, 0, 0}.String() }
 
 const setShards = "shards"
 

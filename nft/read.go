@@ -21,6 +21,7 @@ type content struct {
 	classes   map[class]uint32        // to their numbers
 	chains    [origins]map[class]bool // those that have a chain
 	lastClass uint32                  // the last number that a class got
+	synProxy  bool                    // the table has the chains for it
 	highest   numbers
 }
 
@@ -55,13 +56,14 @@ type reading struct {
 	byClass map[uint32]class
 	choices map[uint32][]uint32 // by service: the member of each slot
 	members map[memberOf]netip.AddrPort
+	guarded map[vip.FrontendKey]bool
 	shards  int
 	odd     string // what isn't as this package writes it, or ""
 	layout  *filter.Layout
 }
 
 func newReading(l *filter.Layout) *reading {
-	return &reading{content: *newContent(), byClass: map[uint32]class{}, choices: map[uint32][]uint32{}, members: map[memberOf]netip.AddrPort{}, layout: l}
+	return &reading{content: *newContent(), byClass: map[uint32]class{}, choices: map[uint32][]uint32{}, members: map[memberOf]netip.AddrPort{}, guarded: map[vip.FrontendKey]bool{}, layout: l}
 }
 
 // readTable reads the table. The content is consistent if the ruleset is intact. If it isn't, services
@@ -162,6 +164,8 @@ func (r *reading) decode(set setID, x *nftwire.Element) bool {
 			return false
 		}
 		s.sources = append(s.sources, p)
+	case kindGuarded:
+		r.guarded[key.listener(set)] = true
 	}
 	return !key.short && !value.short
 }
@@ -183,13 +187,19 @@ func (r *reading) finish(rules *filter.Ruleset) {
 			s.slots[i] = addr
 		}
 	}
+	needed := false
 	for _, s := range r.services {
+		needed = needed || s.class.synProxy
 		slices.SortFunc(s.sources, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
-		if !r.chains[originOf(s.key)][s.class] || !s.whole() {
+		if !r.chains[originOf(s.key)][s.class] || !s.whole() || s.guarded() != r.guarded[s.key] {
 			r.odd = fmt.Sprintf("a part of %s is missing or has changed", s.key)
 		}
 	}
+	any, whole := r.layout.HasSynProxy(rules.Chains, guarded)
+	r.synProxy = any
 	switch {
+	case (any || needed) && !whole:
+		r.odd = "a chain for syn_proxy"
 	case r.shards != int(shards):
 		r.odd = fmt.Sprintf("map %s has %d elements", setShards, r.shards)
 	case members != len(r.members):

@@ -36,8 +36,15 @@ func (s *service) weigh(a netip.AddrPort, weight uint16) {
 	s.weights[a] = weight
 }
 
-// limited reports whether s, which may be nil, has limits of each client.
-func (s *service) limited() bool { return s != nil && s.class.limits != vip.SourceLimits{} }
+// limited reports whether s, which may be nil, has counters of refused clients or of SYNs.
+func (s *service) limited() bool {
+	return s != nil && (s.class.limits != vip.SourceLimits{} || s.class.synProxy)
+}
+
+// guarded reports whether cookies may answer the SYNs of s. A service without a usable backend refuses clients at once.
+func (s *service) guarded() bool {
+	return s.class.synProxy && s.class.choice != chooseNone && s.key.Audience == vip.Everyone
+}
 
 // numbers assigns the numbers of services and members. They aren't used again before the table is
 // rebuilt, because a client's element may still have one. After a restart, those above the ones in use
@@ -95,7 +102,7 @@ func desired(f *vip.Frontend, old *service, n *numbers) *service {
 	} else {
 		s.number = n.nextService()
 	}
-	s.class = class{scheduler: f.Scheduler, onHost: f.Kind == vip.OnHost, choice: choiceOf(f), masquerade: usage.Masquerade(f), affinity: seconds(f), limits: f.SourceLimits,
+	s.class = class{scheduler: f.Scheduler, onHost: f.Kind == vip.OnHost, synProxy: f.SynProxy, choice: choiceOf(f), masquerade: usage.Masquerade(f), affinity: seconds(f), limits: f.SourceLimits,
 		keepPort: f.Key.Ranged() && len(f.Backends) > 0 && f.Backends[0].Addr.Port() == 0}
 	s.sources, s.class.restricted = usage.Sources(f)
 	all := false // weights has all backends
@@ -140,7 +147,7 @@ func desired(f *vip.Frontend, old *service, n *numbers) *service {
 // frontend returns the frontend that s stands for, in the normal form of this dataplane.
 func (s *service) frontend() vip.Frontend {
 	f := vip.Frontend{Key: s.key, Kind: vip.OnVIP, Forward: vip.ForwardNAT, Scheduler: s.class.scheduler,
-		Masquerade: s.class.masquerade, Affinity: time.Duration(s.class.affinity) * time.Second, SourceRanges: s.sources, SourceLimits: s.class.limits}
+		Masquerade: s.class.masquerade, Affinity: time.Duration(s.class.affinity) * time.Second, SourceRanges: s.sources, SourceLimits: s.class.limits, SynProxy: s.class.synProxy}
 	if s.class.onHost {
 		f.Kind = vip.OnHost
 	}
@@ -231,6 +238,9 @@ func (s *service) elements(put func(e element, value string)) {
 	}
 	put(e, word32(s.classNo<<shiftClass|s.number))
 	totals(s.key, func(e element) { put(e, "") })
+	if s.guarded() {
+		put(element{set: setID{kindGuarded, f, 0, 0}, key: e.key}, "")
+	}
 	number := word32(s.number)
 	for i, a := range s.slots {
 		key := number + string(native(uint32(i)))

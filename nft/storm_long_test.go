@@ -60,6 +60,7 @@ func drawWish(t *rapid.T) *vip.Frontend {
 			f.SourceRanges = append(f.SourceRanges, netip.MustParsePrefix(s))
 		}
 	}
+	f.SynProxy = key.Protocol == vip.TCP && !f.Key.Ranged() && len(f.SourceRanges) == 0 && rapid.Bool().Draw(t, "SYN proxy")
 	keepPort := f.Key.Ranged() && rapid.Bool().Draw(t, "keep port")
 	for _, b := range backends {
 		a := netip.MustParseAddrPort(b)

@@ -179,7 +179,7 @@ func (t *Target) setSysctls() {
 // Apply sees and rejects them.
 func (t *Target) Same(a, b *vip.Frontend) bool {
 	if Unsupported(a) != nil || Unsupported(b) != nil || a.Key != b.Key || a.Kind != b.Kind || a.Scheduler != b.Scheduler ||
-		choiceOf(a) != choiceOf(b) || seconds(a) != seconds(b) || usage.Masquerade(a) != usage.Masquerade(b) || a.SourceLimits != b.SourceLimits ||
+		choiceOf(a) != choiceOf(b) || seconds(a) != seconds(b) || usage.Masquerade(a) != usage.Masquerade(b) || a.SourceLimits != b.SourceLimits || a.SynProxy != b.SynProxy ||
 		!usage.SameSources(a, b) || usage.IdleTimeout(a) != usage.IdleTimeout(b) || len(a.Backends) != len(b.Backends) {
 		return false
 	}

@@ -50,6 +50,12 @@ func Unsupported(f *vip.Frontend) error {
 		r.Add("max_connections", "max_connections of a backend")
 		r.Hint(`remove it, or use dataplane.mode "ipvs" or "proxy"`)
 	}
+	if f.SynProxy && f.Key.Ranged() {
+		r.Add(vip.SynProxy, "%s of a range of ports", vip.SynProxy)
+	}
+	if f.SynProxy && len(f.SourceRanges) > 0 {
+		r.Add(vip.SynProxy, "%s with source_ranges", vip.SynProxy)
+	}
 	if n := maxBackends(f); len(f.Backends) > n {
 		r.Add("backends", "more than %d backends with scheduler %q", n, f.Scheduler)
 	}

@@ -32,11 +32,15 @@ func (c *content) unused() (all []place) {
 	return all
 }
 
-// dropClasses deletes the chains of unused classes, with the verdicts that lead to them. A service that takes such a class
+// dropClasses deletes the chains of unused classes, with the verdicts that lead to them, and those for SynProxy. A service that takes such a class
 // afterwards adds it again. A failure leaves chains that no packet passes.
 func (t *Target) dropClasses(ctx context.Context) {
 	all := t.content.unused()
-	if t.broken || len(all) == 0 {
+	unguarded := t.content.synProxy
+	for _, s := range t.content.services {
+		unguarded = unguarded && !s.class.synProxy
+	}
+	if t.broken || len(all) == 0 && !unguarded {
 		return
 	}
 	err := t.fw.ApplyWith(ctx, nil, func(x *nftwire.Transaction) error {
@@ -46,12 +50,16 @@ func (t *Target) dropClasses(ctx context.Context) {
 			x.EndElements(list)
 			x.DeleteChain(t.opt.table(), p.class.chain(p.origin))
 		}
+		if unguarded {
+			t.layout.DropSynProxy(x)
+		}
 		return nil
 	})
 	if err != nil {
 		t.opt.Log.Warn("chains that no service uses remain", "err", err)
 		return
 	}
+	t.content.synProxy = t.content.synProxy && !unguarded
 	for _, p := range all {
 		delete(t.content.chains[p.origin], p.class)
 	}

@@ -96,8 +96,8 @@ func scheduler(f *vip.Frontend) vip.Scheduler { return cmp.Or(f.Scheduler, vip.D
 func (t *Target) Same(a, b *vip.Frontend) bool { return Same(a, b) }
 
 // Same reports whether two frontends are equal for the proxy. It ignores names, drain times and SchedulerFallback, because the
-// proxy always falls back. It also ignores which connections are masqueraded, because backends
-// always see this host. It compares what Unsupported refuses, so that the request reaches Apply and
+// proxy always falls back. It also ignores SynProxy, because the kernel does the same for its listeners, and which connections
+// are masqueraded, because backends always see this host. It compares what Unsupported refuses, so that the request reaches Apply and
 // is refused there.
 func Same(a, b *vip.Frontend) bool {
 	return a.Key == b.Key &&

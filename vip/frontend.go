@@ -106,6 +106,7 @@ type Frontend struct {
 	Affinity          time.Duration
 	SourceRanges      []netip.Prefix
 	SourceLimits
+	SynProxy     bool // of TCP; see Settings
 	DrainTimeout time.Duration
 	Relay        *ProxySettings // the service's
 

@@ -156,6 +156,8 @@ type Settings struct {
 	// effect and all of them take new connections. 0: off.
 	PanicThreshold uint8
 	Masquerade     Masquerade
+	// SynProxy states that the host completes the handshakes of TCP clients itself while too many come.
+	SynProxy bool
 	// SlowStart is how long the weight of a backend grows after the backend begins to take new
 	// connections. 0: it has its whole weight at once.
 	SlowStart Seconds
@@ -177,6 +179,9 @@ const (
 	MaxConnectionsPerSource = "max_connections_per_source"
 	MaxRatePerSource        = "max_rate_per_source"
 )
+
+// SynProxy is the key of Settings.SynProxy in documents.
+const SynProxy = "syn_proxy"
 
 // SourceLimits bound what one client may open at each address and port of a service; a range counts as one port. A client is
 // an address of IPv4, or a /64 of IPv6. Clients on this host have no limit. 0: no limit.

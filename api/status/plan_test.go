@@ -232,6 +232,7 @@ func TestPlanNamesEveryField(t *testing.T) {
 		"max_connections_per_source none -> 9, max_rate_per_source none -> 5": func(s *vip.Service) {
 			s.SourceLimits = vip.SourceLimits{MaxConnectionsPerSource: 9, MaxRatePerSource: 5}
 		},
+		"syn_proxy none -> true":     func(s *vip.Service) { s.SynProxy = true },
 		"panic_threshold none -> 50": func(s *vip.Service) { s.PanicThreshold = 50 },
 	} {
 		before, after := service("web", nil), service("web", nil, change)

@@ -1,6 +1,7 @@
 package nftwire
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/google/nftables/expr"
@@ -136,6 +137,19 @@ func appendExpr(b []byte, e expr.Any) (name string, _ []byte) {
 		b = netlink.AppendAttr64BE(b, unix.NFTA_LIMIT_RATE, e.Rate)
 		b = netlink.AppendAttr64BE(b, unix.NFTA_LIMIT_UNIT, uint64(e.Unit))
 		return "limit", appendNumbers(b, number{unix.NFTA_LIMIT_BURST, e.Burst}, number{unix.NFTA_LIMIT_TYPE, uint32(e.Type)}, number{unix.NFTA_LIMIT_FLAGS, flags})
+	case *expr.Notrack:
+		return "notrack", b
+	case *expr.SynProxy:
+		flags := uint32(expr.NF_SYNPROXY_OPT_MSS | expr.NF_SYNPROXY_OPT_WSCALE)
+		if e.SackPerm {
+			flags |= expr.NF_SYNPROXY_OPT_SACK_PERM
+		}
+		if e.Timestamp {
+			flags |= expr.NF_SYNPROXY_OPT_TIMESTAMP
+		}
+		b = netlink.AppendAttr(b, expr.NFTA_SYNPROXY_MSS, binary.BigEndian.AppendUint16(nil, e.Mss)...)
+		b = netlink.AppendAttr(b, expr.NFTA_SYNPROXY_WSCALE, e.Wscale)
+		return "synproxy", appendNumbers(b, number{expr.NFTA_SYNPROXY_FLAGS, flags})
 	case *expr.Masq:
 		if e.FullyRandom {
 			b = appendNumbers(b, number{unix.NFTA_MASQ_FLAGS, expr.NF_NAT_RANGE_PROTO_RANDOM_FULLY})

@@ -180,6 +180,7 @@ func frontend(s *vip.Service, p *vip.Port, kind vip.FrontendKind, key vip.Fronte
 		Forward:           s.Forward,
 		Affinity:          s.Affinity,
 		SourceLimits:      s.SourceLimits,
+		SynProxy:          s.SynProxy && p.Protocol == vip.TCP,
 		DrainTimeout:      s.DrainTimeout,
 		Relay:             s.Relay,
 	}

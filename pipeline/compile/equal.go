@@ -24,6 +24,7 @@ func SameFrontend(a, b vip.Frontend) bool {
 		a.DrainTimeout == b.DrainTimeout &&
 		a.KeepsOwner == b.KeepsOwner &&
 		a.SourceLimits == b.SourceLimits &&
+		a.SynProxy == b.SynProxy &&
 		vip.SameProxySettings(a.Relay, b.Relay) &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		SameEndpoints(a.Backends, b.Backends)

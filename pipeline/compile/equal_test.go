@@ -17,7 +17,7 @@ func exampleFrontend() vip.Frontend {
 		Kind: vip.OnVIP, Service: vip.ServiceKey{Namespace: "n", Name: "s"}, Port: "http",
 		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, OnePacket: true, Forward: vip.ForwardNAT,
 		Affinity: time.Second, Masquerade: vip.MasqueradeAuto,
-		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second, KeepsOwner: true, SourceLimits: vip.SourceLimits{MaxRatePerSource: 1}, Relay: &vip.ProxySettings{IdleTimeout: 2},
+		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second, KeepsOwner: true, SourceLimits: vip.SourceLimits{MaxRatePerSource: 1}, SynProxy: true, Relay: &vip.ProxySettings{IdleTimeout: 2},
 		Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:1"), Weight: 1, MaxConnections: 2, Leaving: vip.InstantOf(time.Unix(5, 0))}},
 	}
 }

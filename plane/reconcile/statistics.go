@@ -57,6 +57,7 @@ type Traffic struct {
 type Refused struct {
 	Connections uint64 // beyond MaxConnectionsPerSource
 	Rate        uint64 // beyond MaxRatePerSource
+	SYNs        uint64 // that the host has answered itself, see vip.Settings.SynProxy; clients that exist have connected
 }
 
 // Volume is an amount of traffic in one direction.
@@ -87,6 +88,7 @@ func (t *Traffic) Add(u Traffic) {
 	t.Rates.Out.add(u.Rates.Out)
 	t.Refused.Connections += u.Refused.Connections
 	t.Refused.Rate += u.Refused.Rate
+	t.Refused.SYNs += u.Refused.SYNs
 }
 
 func (v *Volume) add(w Volume) {

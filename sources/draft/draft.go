@@ -48,6 +48,11 @@ func Set(d *spec.Service, f *spec.Field, text string) error {
 			return vip.Problem{Message: strict.Quote(text) + " is not a number", Hint: "write a whole number"}
 		}
 		*field = int(n)
+	case *bool:
+		if text != "true" && text != "false" {
+			return vip.Problem{Message: strict.Quote(text) + " is neither true nor false"}
+		}
+		*field = text == "true"
 	case **spec.Duration:
 		span, err := duration(text)
 		if err != nil {

@@ -80,7 +80,7 @@ func TestSet(t *testing.T) {
 		{"proxy-protocol", "v2", `"v2"`}, {"accept-proxy-from", "192.0.2.0/24", `["192.0.2.0/24"]`},
 		{"drain-timeout", "5m", `"5m"`}, {"drain-timeout", "90", `"1m30s"`}, {"drain-timeout", "soon", `"soon" is not a time span`}, {"drain-timeout", "-1", `"-1" is not a time span`},
 		{"connect-timeout", "2", `"2s"`}, {"idle-timeout", "10m", `"10m"`}, {"half-close-timeout", "20s", `"20s"`}, {"queue-timeout", "500ms", `"500ms"`}, {"slow-start", "30", `"30s"`},
-		{"max-connections", "100", `100`}, {"max-queue", "50", `50`}, {"max-connections-per-source", "9", `9`}, {"max-rate-per-source", "5", `5`}, {"panic-threshold", "50", `50`}, {"panic-threshold", "50%", `"50%" is not a number`}, {"max-queue", "-1", `"-1" is not a number`},
+		{"max-connections", "100", `100`}, {"max-queue", "50", `50`}, {"max-connections-per-source", "9", `9`}, {"max-rate-per-source", "5", `5`}, {"syn-proxy", "true", `true`}, {"syn-proxy", "yes", `"yes" is neither true nor false`}, {"panic-threshold", "50", `50`}, {"panic-threshold", "50%", `"50%" is not a number`}, {"max-queue", "-1", `"-1" is not a number`},
 		{"health", "none", `{"type":"none"}`}, {"health", `{"type": "http", "path": "/x"}`, `{"type":"http","path":"/x"}`},
 		{"health", `{"type": "http"`, "not valid JSON near line 1, column 16: ends too early"}, {"health", `{"type": "http", "pth": "/"}`, "pth: unknown key"},
 		{"on-unhealthy", "reset", `"reset"`},

@@ -26,7 +26,7 @@ func TestSizes(t *testing.T) {
 		return // the sizes are those of 64-bit hosts
 	}
 	for name, c := range map[string]struct{ is, want uintptr }{
-		"vip.Service":       {unsafe.Sizeof(vip.Service{}), 312},
+		"vip.Service":       {unsafe.Sizeof(vip.Service{}), 320},
 		"vip.Backend":       {unsafe.Sizeof(vip.Backend{}), 144},
 		"vip.Port":          {unsafe.Sizeof(vip.Port{}), 32},
 		"vip.Allocation":    {unsafe.Sizeof(vip.Allocation{}), 104},

@@ -12,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/proxy/proxyproto"
 	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // masqueraded is a service with two backends.
@@ -184,6 +185,15 @@ var clients = []scenario{
 		},
 	},
 	{
+		name: "clients in a flood of SYNs", shows: []*feature{synProxy}, families: both,
+		steps: []step{
+			put(masqueraded("always") + "syn_proxy = true\n"),
+			hold("before", client, "web"), flooded(client, "web"),
+			ask(client, "web", 4, replaced), ask(pod, "web", 4, replaced), ask(director, "web", 2),
+			held("before"),
+		},
+	},
+	{
 		name: "balancers in front of plain backends", shows: []*feature{acceptProxy}, families: both,
 		steps: []step{
 			put(masqueraded("auto") + "accept_proxy_from = [ \"{net:pod}\", \"{client}\" ]\n"),
@@ -201,6 +211,18 @@ var clients = []scenario{
 			onDirector("nft delete table inet fw"),
 		},
 	},
+}
+
+// flooded begins a flood of SYNs that lasts until the end of the scenario.
+func flooded(from place, to string) step {
+	return func(r *run) error {
+		_, at, err := r.at(to)
+		if err == nil {
+			sent, _ := r.nodes[from].Flood(r, r.nodes[director], at)
+			wait.Until(r, "many SYNs", func() bool { return sent.Load() > 5000 })
+		}
+		return err
+	}
 }
 
 // onDirector runs a command of a shell.

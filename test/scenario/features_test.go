@@ -185,6 +185,7 @@ var (
 		does: map[string]string{"proxy": "yes", "ipvs": "no effect", "nft": "no effect"}}
 	sourceConnections = &feature{name: "`max_connections_per_source`", sample: someService + "max_connections_per_source = 100\n"}
 	sourceRate        = &feature{name: "`max_rate_per_source`", sample: someService + "max_rate_per_source = 100\n"}
+	synProxy          = &feature{name: "`syn_proxy`", sample: someService + "syn_proxy = true\n"}
 	nodePorts         = &feature{name: "`node_port`", sample: "ports = [ { port = 80, node_port = \"auto\" } ]\n" + someBackend}
 	portRange         = &feature{name: "a port range", sample: "ports = [ { port = \"10000-10099\" } ]\n" + someBackend}
 	allPorts          = &feature{name: "`port = \"all\"`", sample: "ports = [ { port = \"all\" } ]\n" + someBackend}
@@ -223,7 +224,7 @@ var groups = []struct {
 	{"Protocols and forwarding", []*feature{tcp, halfClose, udp, sctp, ipv4, ipv6, dualStack, portRange, rangeToOne, allPorts, nodePorts, nat, dr, tunnel, tunnel6, floats}},
 	{"Choosing a backend", []*feature{rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh, fallback, portFlag, onePacket, affinity, stickyRange, stickyInside, states, shares,
 		localBoth, localOutside, sameZone, sameNode, hints, somePorts, replacement}},
-	{"Client addresses and access", []*feature{masqAuto, masqAlways, masqNever, clientAddress, sourceRanges, rangesOfUDP, proxyProtocol, acceptProxy, backendLimit, serviceLimit, sourceConnections, sourceRate, refusal, unserved, firewalls}},
+	{"Client addresses and access", []*feature{masqAuto, masqAlways, masqNever, clientAddress, sourceRanges, rangesOfUDP, proxyProtocol, acceptProxy, backendLimit, serviceLimit, sourceConnections, sourceRate, synProxy, refusal, unserved, firewalls}},
 	{"Health", []*feature{healthChecks, resetUnhealthy, panicThreshold, backups, slowStart}},
 	{"Changes", []*feature{drain, settings, udpMove, outlive}},
 }

@@ -20,7 +20,7 @@ var baseModules = []string{
 	"ip_vs_rr", "ip_vs_wrr", "ip_vs_lc", "ip_vs_wlc", "ip_vs_sh", "ip_vs_mh", "ip_vs_sed", "ip_vs_nq", "ip_vs_fo", "ip_vs_dh",
 	"dummy", "veth", "nlmon",
 	"nfnetlink", "nf_tables", "nf_nat", "nft_masq", "nft_nat", "nft_ct", "nft_chain_nat", "nf_conntrack_netlink",
-	"nf_conncount", "nft_connlimit", "nft_limit", "nft_numgen", "nft_hash", "nft_fib_inet", "nf_reject_ipv4", "nf_reject_ipv6", "nft_reject", "nft_reject_inet",
+	"nf_conncount", "nft_connlimit", "nft_limit", "nf_synproxy_core", "nft_synproxy", "nft_numgen", "nft_hash", "nft_fib_inet", "nf_reject_ipv4", "nf_reject_ipv6", "nft_reject", "nft_reject_inet",
 	"ip_set_hash_ip",
 }
 

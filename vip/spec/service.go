@@ -52,6 +52,8 @@ type Service struct {
 	MaxConnectionsPerSource int `toml:"max_connections_per_source,omitempty" json:"max_connections_per_source,omitempty"`
 	MaxRatePerSource        int `toml:"max_rate_per_source,omitempty" json:"max_rate_per_source,omitempty"`
 
+	SynProxy bool `toml:"syn_proxy,omitempty" json:"syn_proxy,omitempty"`
+
 	Health         *HealthCheck `toml:"health,omitempty" json:"health,omitempty"`
 	OnUnhealthy    string       `toml:"on_unhealthy,omitempty" json:"on_unhealthy,omitempty"`
 	PanicThreshold int          `toml:"panic_threshold,omitempty" json:"panic_threshold,omitempty"`

@@ -143,6 +143,7 @@ func services(t *rapid.T) vip.Service {
 		}
 	}
 	s.PanicThreshold, s.ResetUnhealthy = rapid.Uint8Range(0, 100).Draw(t, "panic threshold"), rapid.Bool().Draw(t, "reset")
+	s.SynProxy = rapid.Bool().Draw(t, "SYN proxy")
 	s.SourceLimits = vip.SourceLimits{MaxConnectionsPerSource: rapid.Uint16().Draw(t, "connections of a client"), MaxRatePerSource: rapid.Uint16().Draw(t, "rate of a client")}
 	if weighted := []vip.Scheduler{vip.WeightedRoundRobin, vip.WeightedLeastConnection, vip.ShortestExpectedDelay, vip.NeverQueue}; slices.Contains(weighted, s.Scheduler) {
 		s.SlowStart = rapid.SampledFrom([]vip.Seconds{0, 1, 90, 3600}).Draw(t, "slow start")

@@ -132,8 +132,12 @@ func newSets(name string, has func(Set) bool) *Layout {
 
 // base adds a base chain.
 func (l *Layout) base(name string, typ nftables.ChainType, hook *nftables.ChainHook, priority nftables.ChainPriority) {
+	l.chains = append(l.chains, l.hooked(name, typ, hook, priority))
+}
+
+func (l *Layout) hooked(name string, typ nftables.ChainType, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {
 	policy := nftables.ChainPolicyAccept
-	l.chains = append(l.chains, &nftables.Chain{Name: name, Table: l.table, Type: typ, Hooknum: hook, Priority: &priority, Policy: &policy})
+	return &nftables.Chain{Name: name, Table: l.table, Type: typ, Hooknum: hook, Priority: &priority, Policy: &policy}
 }
 
 func addressType(f vip.Family) nftables.SetDatatype {

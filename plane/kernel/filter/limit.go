@@ -37,24 +37,27 @@ type sourceLimit struct {
 	of           func(vip.SourceLimits) uint16
 	counts       func(most uint16) expr.Any // matches what is beyond the limit
 	memory       time.Duration              // 0: until the last connection ends
-	add          func(*reconcile.Refused, uint64)
 }
 
 var sourceLimits = []sourceLimit{
 	{set: "connections", refused: "over_connections", of: func(l vip.SourceLimits) uint16 { return l.MaxConnectionsPerSource },
 		counts: func(most uint16) expr.Any {
 			return &expr.Connlimit{Count: uint32(most), Flags: expr.NFT_CONNLIMIT_F_INV}
-		},
-		add: func(r *reconcile.Refused, n uint64) { r.Connections += n }},
+		}},
 	{set: "rates", refused: "over_rates", of: func(l vip.SourceLimits) uint16 { return l.MaxRatePerSource }, memory: rateMemory,
 		counts: func(most uint16) expr.Any {
 			return &expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(most), Unit: expr.LimitTimeSecond, Burst: uint32(most), Over: true}
-		},
-		add: func(r *reconcile.Refused, n uint64) { r.Rate += n }},
+		}},
 }
 
-func (s *sourceLimit) nameOf(f vip.Family) string    { return fmt.Sprintf("%s%d", s.set, f) }
-func (s *sourceLimit) refusedOf(f vip.Family) string { return fmt.Sprintf("%s%d", s.refused, f) }
+// counted are the sets of counters by listener, and what they count.
+var counted = map[string]func(*reconcile.Refused, uint64){
+	sourceLimits[0].refused: func(r *reconcile.Refused, n uint64) { r.Connections += n },
+	sourceLimits[1].refused: func(r *reconcile.Refused, n uint64) { r.Rate += n },
+	setAnswered:             func(r *reconcile.Refused, n uint64) { r.SYNs += n },
+}
+
+func nameOf(set string, f vip.Family) string { return fmt.Sprintf("%s%d", set, f) }
 
 // LimitTrials are the modules of the rules of SourceLimits.
 var LimitTrials = []Trial{
@@ -62,14 +65,15 @@ var LimitTrials = []Trial{
 	{Module: "nft_limit", Detail: `nf_tables has no expression "limit"`, Rule: []expr.Any{sourceLimits[1].counts(1)}},
 }
 
-// AddSourceLimits adds the sets of the rules of SourceLimits.
-func (l *Layout) AddSourceLimits() {
+// AddLimits adds the sets of the rules of SourceLimits and SynProxy.
+func (l *Layout) AddLimits() {
+	l.addSynProxySets()
 	for _, s := range sourceLimits {
 		for _, f := range families {
 			addr, listener := addressType(f), []nftables.SetDatatype{addressType(f), nftables.TypeInetProto, nftables.TypeInetService}
-			l.AddWritten(&nftables.Set{Name: s.nameOf(f), KeyType: nftables.MustConcatSetType(append(listener, nftables.TypeMark, addr)...),
+			l.AddWritten(&nftables.Set{Name: nameOf(s.set, f), KeyType: nftables.MustConcatSetType(append(listener, nftables.TypeMark, addr)...),
 				KeyByteOrder: binaryutil.BigEndian, Dynamic: true, HasTimeout: s.memory > 0, Size: limitedClients})
-			l.AddWritten(&nftables.Set{Name: s.refusedOf(f), KeyType: nftables.MustConcatSetType(listener...),
+			l.AddWritten(&nftables.Set{Name: nameOf(s.refused, f), KeyType: nftables.MustConcatSetType(listener...),
 				KeyByteOrder: binaryutil.BigEndian, Dynamic: true, Size: countedListeners})
 		}
 	}
@@ -101,8 +105,8 @@ func SourceLimits(f vip.Family, ranged bool, limits vip.SourceLimits, then expr.
 			op = unix.NFT_DYNSET_OP_UPDATE
 		}
 		add("a limit of each client", append(exprs,
-			&expr.Dynset{SrcRegKey: regAddr, SetName: s.nameOf(f), Operation: op, Timeout: s.memory, Exprs: []expr.Any{s.counts(most)}},
-			&expr.Dynset{SrcRegKey: regAddr, SetName: s.refusedOf(f), Operation: unix.NFT_DYNSET_OP_ADD, Exprs: []expr.Any{&expr.Counter{}}},
+			&expr.Dynset{SrcRegKey: regAddr, SetName: nameOf(s.set, f), Operation: op, Timeout: s.memory, Exprs: []expr.Any{s.counts(most)}},
+			&expr.Dynset{SrcRegKey: regAddr, SetName: nameOf(s.refused, f), Operation: unix.NFT_DYNSET_OP_ADD, Exprs: []expr.Any{&expr.Counter{}}},
 			then))
 	}
 }
@@ -132,33 +136,42 @@ func (r Refusals) Take(k vip.FrontendKey) reconcile.Refused {
 // ReadRefusals reads the counters of a table on an open socket. It costs O(listeners that have refused clients).
 func ReadRefusals(ctx context.Context, conn *nftwire.Conn, table string) (Refusals, error) {
 	all := Refusals{}
-	for _, s := range sourceLimits {
+	for set, add := range counted {
 		for _, f := range families {
 			seen := map[vip.FrontendKey]bool{} // a list may repeat an element
-			err := conn.Counters(ctx, table, s.refusedOf(f), func(x *nftwire.Element) {
+			err := conn.Counters(ctx, table, nameOf(set, f), func(x *nftwire.Element) {
 				key := reader{x.Key}
 				if k := key.listener(f); !seen[k] {
 					seen[k] = true
 					n := all[k]
-					s.add(&n, x.Packets)
+					add(&n, x.Packets)
 					all[k] = n
 				}
 			})
 			if err != nil && !errors.Is(err, unix.ENOENT) {
-				return nil, fmt.Errorf("list nftables set %s: %w", s.refusedOf(f), err)
+				return nil, fmt.Errorf("list nftables set %s: %w", nameOf(set, f), err)
 			}
 		}
 	}
 	return all, nil
 }
 
-// ForgetRefusals deletes the counters of a frontend that had limits.
-func (f *Table) ForgetRefusals(x *nftwire.Transaction, k vip.FrontendKey) {
+// ForgetRefusals deletes the counters of a frontend that had limits or SynProxy.
+func (f *Table) ForgetRefusals(x *nftwire.Transaction, k vip.FrontendKey, limits vip.SourceLimits, synProxy bool) {
+	var sets []string
+	for _, s := range sourceLimits {
+		if s.of(limits) > 0 {
+			sets = append(sets, s.refused)
+		}
+	}
+	if synProxy {
+		sets = append(sets, setAnswered)
+	}
 	k = refusedAs(k)
 	one := nftwire.Element{Key: appendListener(nil, k.Addr, k.Protocol, k.Port)}
-	for _, s := range sourceLimits {
+	for _, set := range sets {
 		for _, typ := range []uint16{unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM} { // see put
-			list := x.BeginElements(typ, unix.NLM_F_CREATE, f.layout.table.Name, s.refusedOf(vip.FamilyOf(k.Addr)))
+			list := x.BeginElements(typ, unix.NLM_F_CREATE, f.layout.table.Name, nameOf(set, vip.FamilyOf(k.Addr)))
 			x.AddElement(&one)
 			x.EndElements(list)
 		}

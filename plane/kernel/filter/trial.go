@@ -44,28 +44,42 @@ func TryNFTables(ctx context.Context, more ...Trial) []host.Finding {
 	if !base.OK {
 		return []host.Finding{base}
 	}
-	table := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 	out := []host.Finding{base}
 	for _, m := range slices.Concat(baseTrials, more) {
-		var x nftwire.Transaction
-		x.Begin()
-		x.AddScratchTable(table)
-		chain := &nftables.Chain{Name: "trial", Table: table}
-		if m.nat {
-			chain.Type, chain.Hooknum, chain.Priority = nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource
-			policy := nftables.ChainPolicyAccept
-			chain.Policy = &policy
-		}
-		x.AddChain(chain)
-		var err error
-		if !m.nat {
-			err = x.AddRule(table.Name, chain.Name, m.Rule, nil)
-		}
-		x.DeleteTable(table)
-		err = cmp.Or(err, conn.Commit(ctx, &x))
-		out = append(out, host.TrialOf(m.Module, m.Detail, true, err, unix.ENOENT))
+		out = append(out, m.try(ctx, conn, name))
 	}
 	return out
+}
+
+// Try tries a module as TryNFTables does.
+func (m Trial) Try(ctx context.Context) host.Finding {
+	conn := nftwire.NewConn()
+	name, err := freeName(ctx, conn)
+	if err != nil {
+		return host.TrialOf(m.Module, m.Detail, true, err, unix.ENOENT)
+	}
+	return m.try(ctx, conn, name)
+}
+
+func (m Trial) try(ctx context.Context, conn *nftwire.Conn, name string) host.Finding {
+	table := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
+	var x nftwire.Transaction
+	x.Begin()
+	x.AddScratchTable(table)
+	chain := &nftables.Chain{Name: "trial", Table: table}
+	if m.nat {
+		chain.Type, chain.Hooknum, chain.Priority = nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource
+		policy := nftables.ChainPolicyAccept
+		chain.Policy = &policy
+	}
+	x.AddChain(chain)
+	var err error
+	if !m.nat {
+		err = x.AddRule(table.Name, chain.Name, m.Rule, nil)
+	}
+	x.DeleteTable(table)
+	err = cmp.Or(err, conn.Commit(ctx, &x))
+	return host.TrialOf(m.Module, m.Detail, true, err, unix.ENOENT)
 }
 
 // freeName returns a name that no table has.
