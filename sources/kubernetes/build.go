@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -112,6 +113,9 @@ func (o *Options) placeIn(in *input) string {
 func (o *Options) buildAs(s *corev1.Service, in input) (out built, serves bool) {
 	b := builder{o: o, s: s, outside: in.outside, place: o.placeIn(&in)}
 	b.read()
+	if in.listener != nil && in.listener.Refused != "" && s == in.service { // not the former settings
+		b.bad("spec", errors.New(in.listener.Refused))
+	}
 	var servers []server
 	switch {
 	case in.listener != nil:
@@ -123,12 +127,12 @@ func (o *Options) buildAs(s *corev1.Service, in input) (out built, serves bool) 
 		servers = b.endpointServers(in.nodes, groups, b.targets(groups))
 	}
 	offered := len(servers) > 0
+	b.divide(in.backends)
 	out.service = b.fit(b.limit(servers))
 	out.use, out.problems = !b.failed, b.problems
 	if out.use {
 		out.service.Assigned, out.service.Preferred = o.AdoptClusterIPs, b.preferred
 		out.settings = s
-		shareGroups(&out.service, servers, in.backends)
 	}
 	return out, out.use && (len(out.service.Backends) > 0 || !offered)
 }
@@ -169,6 +173,9 @@ func (b *builder) fit(servers []server) vip.Service {
 	b.draft.Backends = make([]spec.Backend, len(servers))
 	for i := range servers {
 		b.draft.Backends[i] = servers[i].Backend
+		if len(b.draft.Groups) > 0 {
+			b.draft.Backends[i].Group = servers[i].group
+		}
 	}
 	out, problems, more := draft.Fit(&b.draft, func() (vip.Service, []vip.Problem) {
 		return b.draft.Build(cmp.Or(b.o.Name, Type), b.place)

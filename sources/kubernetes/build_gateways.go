@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/sources/kubernetes/gateway"
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
@@ -36,7 +37,7 @@ func (b *builder) listenerServers(nodes nodeSet, backends []backend) (out []serv
 		}
 		s := *of.service
 		s.Spec.Ports = []corev1.ServicePort{port}
-		part := builder{o: b.o, s: &s, outside: b.outside}
+		part := builder{o: b.o, s: &s, outside: b.outside, families: b.requested()}
 		part.draft.Ports = b.draft.Ports
 		for _, server := range part.endpointServers(nodes, part.groups(of.slices), false) {
 			at := netip.AddrPortFrom(server.address, uint16(server.Port))
@@ -53,19 +54,22 @@ func (b *builder) listenerServers(nodes nodeSet, backends []backend) (out []serv
 	return out
 }
 
-// shareGroups divides the backends of a listener's service into groups. One backend with a weight needs none.
-func shareGroups(of *vip.Service, servers []server, backends []backend) {
-	if len(backends) == 0 || len(backends) == 1 && backends[0].Weight > 0 {
+// requested returns the families of the requested addresses; empty: any.
+func (b *builder) requested() (out []vip.Family) {
+	for _, text := range b.draft.VIPs {
+		if a, err := netip.ParseAddr(text); err == nil {
+			out = append(out, vip.FamilyOf(a))
+		}
+	}
+	return out
+}
+
+// divide divides the backends of a listener's service into groups. One backend with a weight needs none.
+func (b *builder) divide(backends []backend) {
+	if len(backends) == 1 && backends[0].Weight > 0 {
 		return
 	}
-	groups := make(map[netip.AddrPort]string, len(servers))
-	for i := range servers {
-		groups[netip.AddrPortFrom(servers[i].address, uint16(servers[i].Port))] = servers[i].group
-	}
-	for _, b := range backends {
-		of.Groups = append(of.Groups, vip.Group{Name: b.Group, Weight: uint32(b.Weight)})
-	}
-	for i := range of.Backends {
-		of.Backends[i].Group = groups[netip.AddrPortFrom(of.Backends[i].Address, of.Backends[i].Port)]
+	for _, of := range backends {
+		b.draft.Groups = append(b.draft.Groups, spec.Group{Name: of.Group, Weight: new(of.Weight)})
 	}
 }

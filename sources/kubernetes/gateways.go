@@ -104,11 +104,12 @@ func (r *run) tell() {
 			}
 		}
 		return gatewayapi.V1
-	}, func(key vip.ServiceKey) (place string, problems []vip.Problem) {
+	}, func(key vip.ServiceKey) (place string, problems []vip.Problem, former bool) {
 		e := r.entries[key]
 		if e == nil || e.listener == nil || e.definition(r.o) != e.listener.Service {
-			return "", []vip.Problem{{Code: vip.CodeNameTaken, Message: "a Service has the name of the listener's service, " + key.Name}}
+			return "", []vip.Problem{{Code: vip.CodeNameTaken, Message: "a Service has the name of the listener's service, " + key.Name}}, false
 		}
-		return r.o.placeOfListener(e.listener), slices.Clone(e.problems)
+		settings := r.s.settings[key]
+		return r.o.placeOfListener(e.listener), slices.Clone(e.problems), settings != nil && settings != e.listener.Service
 	})
 }

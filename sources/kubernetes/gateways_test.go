@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -177,6 +178,43 @@ func TestGatewaysAreServed(t *testing.T) {
 	})
 }
 
+// A status that was written to a route concerns no other object.
+func TestStatusOfARouteCostsNoPlan(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := withGateway()
+		b := c.start(t, withGatewayAPI)
+		route := routeNamed("a", "main", "tcp-80", "web:80=1")
+		route.Generation = 1
+		c.put(route)
+		b.after(time.Second)
+		documents := b.source.objects.Documents
+		before := documents.Revision()
+		written := routeNamed("a", "main", "tcp-80", "web:80=1")
+		written.Generation, written.Status.Parents = 1, []gatewayapi.RouteParentStatus{{ControllerName: "example.com/x"}}
+		c.put(written)
+		b.after(time.Second)
+		expect.Equal(t, documents.Revision()-before, 1, "documents that were made again")
+		is := b.status("tcproutes", "a").(gatewayapi.RouteStatus)
+		expect.Equal(t, fmt.Sprint(is.Parents[0].ControllerName, " ", reasons(is.Parents[1].Conditions)), "example.com/x Accepted=Accepted ResolvedRefs=ResolvedRefs")
+	})
+}
+
+// Endpoints of a family that the Gateway doesn't ask for are no problem.
+func TestGatewayOfOneFamily(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := withGateway()
+		six := slice("web-6", "web", 5)
+		six.AddressType, six.Endpoints[0].Addresses = discoveryv1.AddressTypeIPv6, []string{"2001:db8::5"}
+		one := gatewayNamed("main", "tcp/80")
+		one.Spec.Addresses = []gatewayapi.Address{{Value: "192.0.2.1"}}
+		c.put(six, one)
+		b := c.start(t, withGatewayAPI)
+		b.has("first", "first=1,2")
+		_, problems := b.out.is()
+		expect.Empty(t, problems, "problems")
+	})
+}
+
 // Each step changes the objects of withGateway, and then they are as before.
 func TestChangesOfGateways(t *testing.T) {
 	foreign := gatewayNamed("main", "tcp/80", "tcp/81")
@@ -197,6 +235,21 @@ func TestChangesOfGateways(t *testing.T) {
 		{"the Gateway goes", nil, []object{foreign}, "", "none", "none"},
 		{"a class of another controller", []object{classNamed("foreign", "example.com/x"), foreign}, nil, "", "none", "none"},
 		{"the class goes", nil, []object{classNamed("ironvip", "")}, "", "none", "none"},
+		{"an address too many", []object{func() object {
+			g := gatewayNamed("main", "tcp/80", "tcp/81")
+			g.Spec.Addresses = []gatewayapi.Address{{Value: "192.0.2.1"}, {Value: "192.0.2.2"}}
+			return g
+		}()}, nil, "first=1,2 second=1,2,9", "Accepted=Accepted ResolvedRefs=ResolvedRefs", "Accepted=UnsupportedAddress Programmed=Invalid"},
+		{"parameters of the class", []object{func() object {
+			c := classNamed("ironvip", gateway.Controller)
+			c.Spec.ParametersRef = []byte("{}")
+			return c
+		}()}, nil, "first=1,2 second=1,2,9", "Accepted=Accepted ResolvedRefs=ResolvedRefs", "Accepted=Accepted Programmed=Programmed"},
+		{"a scheduler without weights", []object{func() object {
+			g := gatewayNamed("main", "tcp/80", "tcp/81")
+			g.Annotations = map[string]string{annotationPrefix + "scheduler": "rr"}
+			return g
+		}()}, nil, "first=1,2 second=1,2,9", "Accepted=Accepted ResolvedRefs=ResolvedRefs", "Accepted=Accepted Programmed=Invalid"},
 		{"a name of a Service", []object{balancer(gateway.ServiceName("main", "tcp-80"))}, nil, "first= second=1,2,9", "", "Accepted=Accepted Programmed=Invalid"},
 		{"a bad annotation", []object{func() object {
 			g := gatewayNamed("main", "tcp/80", "tcp/82")
@@ -331,6 +384,22 @@ func TestGatewaysWithoutARight(t *testing.T) {
 		if stale != "" || len(problems) != 1 || !strings.Contains(problems[0].Hint, `"tcproutes" of gateway.networking.k8s.io in configs/kubernetes/clusterrole.yaml`) {
 			t.Errorf("stale %q, problems %+v", stale, problems)
 		}
+	})
+	bubble.Test(t, func(t *testing.T) { // a server that fails is waited for
+		c := withGateway()
+		c.put(balancer("own"), slice("own-1", "own", 7))
+		c.refuse = func(request string) *http.Response {
+			if strings.Contains(request, "tcproutes") {
+				return refusal(http.StatusInternalServerError)
+			}
+			return nil
+		}
+		b := c.start(t, withGatewayAPI)
+		b.after(20 * time.Second)
+		b.has("while routes can't be read", "")
+		c.set(true, func() { c.refuse = nil })
+		b.after(30 * time.Second)
+		b.has("afterwards", "first=1,2 second=1,2,9 shop/own=7")
 	})
 	bubble.Test(t, func(t *testing.T) {
 		c := withGateway()

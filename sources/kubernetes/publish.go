@@ -50,10 +50,11 @@ func (r *run) published() {
 	r.reportRanges()
 }
 
-// readAllOnce reports whether all input of services has been read in this run.
+// readAllOnce reports whether all input of services has been read in this run. A server that fails is waited for if Gateways
+// depend on the kind: without it, their services would seem to be gone.
 func (r *run) readAllOnce() bool {
 	return !slices.ContainsFunc(r.streams, func(s *stream) bool {
-		failed := s.err != nil && (s.refused() || time.Since(s.since) >= r.o.timing.gracePeriod)
+		failed := s.err != nil && (s.refused() || !s.ofGateways && time.Since(s.since) >= r.o.timing.gracePeriod)
 		return !s.listed && (s.required || s.awaited && !failed)
 	})
 }
@@ -186,7 +187,7 @@ func (s *stream) absent() bool { return apierrors.IsNotFound(s.err) }
 func (r *run) look() (again time.Duration, err error) {
 	var troubles []vip.Problem
 	for _, s := range r.streams {
-		if s.err == nil || s.ofGateways && s.absent() {
+		if s.err == nil || s.ofGateways && s.absent() && !s.listed {
 			continue
 		}
 		refused := s.refused()

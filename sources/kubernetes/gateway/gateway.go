@@ -116,6 +116,22 @@ func (p *Plan) served() iter.Seq2[*Listener, vip.ServiceKey] {
 	}
 }
 
+// routes returns what a Plan says of routes. A Plan that is nil has none.
+func (p *Plan) routes() map[RouteKey][]gatewayapi.RouteParentStatus {
+	if p == nil {
+		return nil
+	}
+	return p.Routes
+}
+
+// refused returns why the Gateway isn't accepted, "" if it is. Its listeners then keep the settings that they had.
+func (p *Plan) refused() string {
+	if p.Accepted.Status == metav1.ConditionTrue {
+		return ""
+	}
+	return p.Accepted.Message
+}
+
 // accepts returns the condition Accepted of a Gateway.
 func accepts(gw *gatewayapi.Gateway) metav1.Condition {
 	infra := gw.Spec.Infrastructure
@@ -175,9 +191,7 @@ func (p *Plan) listener(l *gatewayapi.Listener, seen map[vip.PortKey]string) Lis
 	}
 	seen[key] = l.Name
 	out.Conditions = []metav1.Condition{condition("Accepted", "", ""), condition("Conflicted", "", ""), refs}
-	if p.Accepted.Status == metav1.ConditionTrue {
-		out.Service = p.service(l)
-	}
+	out.Service = p.service(l)
 	return out
 }
 

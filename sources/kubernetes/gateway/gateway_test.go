@@ -196,7 +196,7 @@ func TestPlan(t *testing.T) {
 		{"an address of another type", "addresses: [{type: Hostname, value: x.example.com}], " + tcp, nil, nil, "Accepted=UnsupportedAddress\ntcp: Accepted ResolvedRefs, 0 of [TCPRoute]"},
 		{"two addresses of a family", "addresses: [{value: 192.0.2.1}, {value: 192.0.2.2}], " + tcp, nil, nil, "Accepted=UnsupportedAddress\ntcp: Accepted ResolvedRefs, 0 of [TCPRoute]"},
 		{"parameters", "infrastructure: {parametersRef: {group: x, kind: Y, name: z}}, " + tcp, []*gatewayapi.Route{routeOf(t, "a", 1, toWeb)}, nil,
-			"Accepted=InvalidParameters\ntcp: Accepted ResolvedRefs, 0 of [TCPRoute]\na: Accepted=NotAllowedByListeners ResolvedRefs"},
+			"Accepted=InvalidParameters\ntcp: Accepted ResolvedRefs, 1 of [TCPRoute]" + webIs + "a" + fine},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			expect.Equal(t, lines(Make(gatewayOf(t, test.gateway), test.routes, world(t, test.grants...))), test.want)
@@ -256,6 +256,9 @@ func TestGatewayStatus(t *testing.T) {
 		{"another's", []Grant{of("", vip.Problem{Code: vip.CodeAddressTaken}), of("")}, "Accepted Programmed=AddressNotUsable; x Programmed=Invalid; y Programmed=Pending"},
 		{"a full pool", []Grant{of("", vip.Problem{Code: vip.CodePoolFull}), of("", vip.Problem{Code: vip.CodePoolFull})}, "Accepted Programmed=AddressNotAssigned; x Programmed=Invalid; y Programmed=Invalid"},
 		{"a port of another service", []Grant{of("192.0.2.1"), of("", vip.Problem{Code: vip.CodePortTaken})}, "Accepted Programmed=AddressNotAssigned at 192.0.2.1; x Programmed; y Accepted=PortUnavailable Programmed=Invalid"},
+		{"a requested address of another", []Grant{of("192.0.2.1", vip.Problem{Code: vip.CodeAddressTaken}), of("192.0.2.1")}, "Accepted Programmed=AddressNotUsable at 192.0.2.1; x Programmed; y Programmed"},
+		{"one family of two", []Grant{of("192.0.2.1", vip.Problem{Code: vip.CodePoolFull}), of("192.0.2.1")}, "Accepted Programmed=AddressNotAssigned at 192.0.2.1; x Programmed; y Programmed"},
+		{"former settings", []Grant{{Allocation: of("192.0.2.1").Allocation, Former: true, Problems: []vip.Problem{{Message: "m"}}}, of("192.0.2.1")}, "Accepted Programmed=Invalid at 192.0.2.1; x Programmed; y Programmed"},
 		{"a bad annotation", []Grant{of("192.0.2.1"), {Problems: []vip.Problem{{Message: "m"}}}}, "Accepted Programmed=Invalid at 192.0.2.1; x Programmed; y Programmed=Invalid"},
 	} {
 		s := statusOf(gatewayOf(t, both), time.Unix(1, 0), test.grants...)

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -45,6 +46,7 @@ type Served struct {
 	Listener string
 	Service  *corev1.Service // as in Listener
 	Backends []Backend
+	Refused  string // why the Gateway isn't accepted; "": it is
 }
 
 // NewState returns an empty State. Service returns a Service of the cluster; nil: it does not exist. Set receives the
@@ -122,9 +124,15 @@ func (g *State) PutGateway(name Name, object *gatewayapi.Gateway) {
 	g.dirty[name] = struct{}{}
 }
 
-// PutRoute stores a route; nil: it is gone.
+// PutRoute stores a route; nil: it is gone. A status that was written, as most are by this source, changes no Plan.
 func (g *State) PutRoute(key RouteKey, route *gatewayapi.Route) {
-	if was := g.routes[key]; was != nil {
+	was := g.routes[key]
+	if was != nil && route != nil && was.UID == route.UID && was.Generation == route.Generation && route.Generation > 0 {
+		g.routes[key] = route
+		g.unsaid[documentKey(ResourceOf[key.Kind], key.Namespace, key.Name)] = struct{}{}
+		return
+	}
+	if was != nil {
 		g.dirtyParents(was)
 		for _, ref := range was.Spec.ParentRefs {
 			if name, is := IsParent(&ref, was.Namespace); is {
@@ -204,7 +212,7 @@ func (g *State) ServedBy(key vip.ServiceKey) map[vip.ServiceKey]struct{} { retur
 func (g *State) planOne(name Name, gw *followed, view View) {
 	former, users := gw.plan, gw.uses
 	gw.plan, gw.uses = nil, nil
-	if gw.object != nil && g.ours(gw.object) {
+	if gw.object != nil && g.ours(gw.object, former != nil) {
 		var routes []*gatewayapi.Route
 		for key := range g.routesOf[name] {
 			route := g.routes[key]
@@ -221,8 +229,15 @@ func (g *State) planOne(name Name, gw *followed, view View) {
 	}
 	g.define(name, former, gw.plan)
 	g.unsaid[documentKey(ResourceGateways, name.Namespace, name.Name)] = struct{}{}
-	for key := range g.routesOf[name] {
-		g.unsaid[documentKey(ResourceOf[key.Kind], key.Namespace, key.Name)] = struct{}{}
+	for key, parents := range former.routes() {
+		if !reflect.DeepEqual(parents, gw.plan.routes()[key]) {
+			g.unsaid[documentKey(ResourceOf[key.Kind], key.Namespace, key.Name)] = struct{}{}
+		}
+	}
+	for key := range gw.plan.routes() {
+		if _, had := former.routes()[key]; !had {
+			g.unsaid[documentKey(ResourceOf[key.Kind], key.Namespace, key.Name)] = struct{}{}
+		}
 	}
 	if gw.object == nil {
 		delete(g.gateways, name)
@@ -243,17 +258,17 @@ func (g *State) define(name Name, former, now *Plan) {
 		for _, b := range l.Backends {
 			g.servedBy.add(b.Service, key)
 		}
-		g.set(key, &Served{Gateway: name, Listener: l.Name, Service: l.Service, Backends: l.Backends})
+		g.set(key, &Served{Gateway: name, Listener: l.Name, Service: l.Service, Backends: l.Backends, Refused: now.refused()})
 	}
 	for key := range gone {
 		g.set(key, nil)
 	}
 }
 
-// ours reports whether a Gateway's class is accepted and ours.
-func (g *State) ours(gw *gatewayapi.Gateway) bool {
+// ours reports whether a Gateway's class is ours, and accepted unless the Gateway is served already.
+func (g *State) ours(gw *gatewayapi.Gateway, served bool) bool {
 	class := g.classes[gw.Spec.GatewayClassName]
-	return class != nil && class.Spec.ControllerName == Controller && AcceptsClass(class).Status == metav1.ConditionTrue
+	return class != nil && class.Spec.ControllerName == Controller && (served || AcceptsClass(class).Status == metav1.ConditionTrue)
 }
 
 // servicesOf returns the Services that a route names.
@@ -275,8 +290,9 @@ func (g *State) Reword(name Name) {
 	g.unsaid[documentKey(ResourceGateways, name.Namespace, name.Name)] = struct{}{}
 }
 
-// About describes a listener's service: its place for messages, and the problems of its definition.
-type About func(vip.ServiceKey) (place string, problems []vip.Problem)
+// About describes a listener's service: its place for messages, the problems of its definition, and whether it keeps former
+// settings because of them.
+type About func(vip.ServiceKey) (place string, problems []vip.Problem, former bool)
 
 // Tell passes the objects whose status may have changed to the Writer. API returns the version in which a resource is followed.
 func (g *State) Tell(to *statuswriter.Objects, api func(resource string) schema.GroupVersion, about About) {
@@ -317,15 +333,17 @@ func (g *State) document(key statuswriter.DocumentKey, about About) (out statusw
 		if gw == nil || gw.plan == nil {
 			return out, false
 		}
-		plan, problems, places := gw.plan, map[vip.ServiceKey][]vip.Problem{}, map[vip.ServiceKey]string{}
+		plan, places, known := gw.plan, map[vip.ServiceKey]string{}, map[vip.ServiceKey]Grant{}
 		var services []vip.ServiceKey
 		for _, key := range plan.served() {
 			services = append(services, key)
-			places[key], problems[key] = about(key)
+			var g Grant
+			places[key], g.Problems, g.Former = about(key)
+			known[key] = g
 		}
 		return set(gw.object, func(now time.Time, granted statuswriter.Granted) (any, any) {
 			return plan.Gateway.Status, plan.Status(now, func(key vip.ServiceKey) Grant {
-				out := Grant{Problems: problems[key]}
+				out := known[key]
 				if a, is := granted(key); is && a.Asked.Origin == places[key] { // else a Service or another source has the name
 					out.Allocation = &a
 				}

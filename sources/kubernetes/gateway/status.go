@@ -16,6 +16,7 @@ import (
 type Grant struct {
 	Allocation *vip.Allocation // nil: none yet
 	Problems   []vip.Problem   // of its definition
+	Former     bool            // it keeps former settings, because its definition is invalid
 }
 
 // Status returns the status of the Plan's Gateway. Grants has the state of each listener's service.
@@ -24,7 +25,7 @@ func (p *Plan) Status(now time.Time, grants func(vip.ServiceKey) Grant) gatewaya
 	out := gatewayapi.GatewayStatus{}
 	programmed := condition("Programmed", "", "")
 	var vips []netip.Addr
-	serves := false
+	serves, kept := false, false
 	for i := range p.Listeners {
 		l := &p.Listeners[i]
 		conditions := slices.Clone(l.Conditions)
@@ -33,7 +34,10 @@ func (p *Plan) Status(now time.Time, grants func(vip.ServiceKey) Grant) gatewaya
 			serves = true
 			grant := grants(vip.ServiceKey{Namespace: l.Service.Namespace, Name: l.Service.Name})
 			var whole metav1.Condition
-			is, whole = programs(&grant)
+			if is, whole = programs(&grant); is.Reason == "Pending" { // unknown: the former answer stays
+				is, kept = formerly(formerOf(gw, l.Name), is), true
+				whole = formerly(gw.Status.Conditions, whole)
+			}
 			if programmed.Status == metav1.ConditionTrue {
 				programmed = whole
 			}
@@ -48,17 +52,17 @@ func (p *Plan) Status(now time.Time, grants func(vip.ServiceKey) Grant) gatewaya
 		for _, kind := range l.Kinds {
 			status.SupportedKinds = append(status.SupportedKinds, gatewayapi.RouteGroupKind{Group: nonempty(gatewayapi.Group), Kind: kind})
 		}
-		var former []metav1.Condition
-		for j := range gw.Status.Listeners {
-			if gw.Status.Listeners[j].Name == l.Name {
-				former = gw.Status.Listeners[j].Conditions
-			}
-		}
-		status.Conditions = since(former, append(conditions, is), gw.Generation, now)
+		status.Conditions = since(formerOf(gw, l.Name), append(conditions, is), gw.Generation, now)
 		out.Listeners = append(out.Listeners, status)
 	}
-	if !serves {
+	switch why := p.refused(); {
+	case why != "":
+		programmed = condition("Programmed", "Invalid", "%s; listeners keep the settings that they had", why)
+	case !serves:
 		programmed = condition("Programmed", "Invalid", "no listener is valid")
+	}
+	if kept && len(vips) == 0 {
+		out.Addresses = gw.Status.Addresses
 	}
 	slices.SortFunc(vips, netip.Addr.Compare) // IPv4 first
 	for _, addr := range slices.Compact(vips) {
@@ -68,13 +72,43 @@ func (p *Plan) Status(now time.Time, grants func(vip.ServiceKey) Grant) gatewaya
 	return out
 }
 
+// formerOf returns the conditions of a listener in the status of its Gateway.
+func formerOf(gw *gatewayapi.Gateway, listener string) []metav1.Condition {
+	for i := range gw.Status.Listeners {
+		if gw.Status.Listeners[i].Name == listener {
+			return gw.Status.Listeners[i].Conditions
+		}
+	}
+	return nil
+}
+
+// formerly returns the former condition of a type if it is good, else the condition.
+func formerly(before []metav1.Condition, now metav1.Condition) metav1.Condition {
+	for _, c := range before {
+		if c.Type == now.Type && c.Status == metav1.ConditionTrue {
+			return c
+		}
+	}
+	return now
+}
+
 // programs returns the condition Programmed of a listener and, as far as the listener decides about that, of its Gateway.
 func programs(g *Grant) (listener, gateway metav1.Condition) {
 	both := func(listener, gateway, message string) (metav1.Condition, metav1.Condition) {
 		return condition("Programmed", listener, "%s", message), condition("Programmed", gateway, "%s", message)
 	}
 	switch {
+	case g.Former && len(g.Problems) > 0:
+		return condition("Programmed", "", ""), condition("Programmed", "Invalid", "%s", g.Problems[0].Error())
 	case g.Allocation != nil && len(g.Allocation.VIPs) > 0:
+		for i := range g.Allocation.Problems { // of other addresses than it has
+			switch p := &g.Allocation.Problems[i]; p.Code {
+			case vip.CodeOutsidePool, vip.CodeAddressTaken:
+				return condition("Programmed", "", ""), condition("Programmed", "AddressNotUsable", "%s", p.Message)
+			case vip.CodePoolFull, vip.CodeNoPool, vip.CodeQuota:
+				return condition("Programmed", "", ""), condition("Programmed", "AddressNotAssigned", "%s", p.Message)
+			}
+		}
 		return both("", "", "")
 	case g.Allocation == nil && len(g.Problems) > 0:
 		return both("Invalid", "Invalid", g.Problems[0].Error())

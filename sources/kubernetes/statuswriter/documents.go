@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"regexp"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -53,6 +54,7 @@ type document struct {
 	services []vip.ServiceKey
 	based    string    // the version that the last write was based on
 	answered time.Time // when that was answered
+	wrote    []byte    // the last write, without times
 }
 
 func newDocuments() documents {
@@ -71,7 +73,7 @@ func (d *documents) changed(of *Document, gone bool) {
 	}
 	if gone {
 		delete(d.entries, of.Key)
-		d.check(of.Key)
+		d.queue.Drop(of.Key)
 		return
 	}
 	if was == nil || was.uid != of.UID {
@@ -107,13 +109,15 @@ func (w *Writer) grantedOf(key vip.ServiceKey) (vip.Allocation, bool) {
 	return out, there && out.Asked != nil
 }
 
+// times are those of conditions.
+var times = regexp.MustCompile(`"lastTransitionTime":"[^"]*"`)
+
 // write writes the status of a document that is due, if it differs. The results are those of lookAt.
 func (w *Writer) write(ctx context.Context, key DocumentKey) (sent bool, wait time.Duration) {
 	of, _, there := w.o.Objects.Documents.Get(key)
 	e := w.documents.entries[key]
 	w.documents.queue.Drop(key)
-	if !there || e == nil {
-		w.troubles.accept(key)
+	if !there || e == nil { // the deletion arrives
 		return false, 0
 	}
 	if left := time.Until(e.answered.Add(answerLasts)); of.Version == e.based && left > 0 {
@@ -133,7 +137,13 @@ func (w *Writer) write(ctx context.Context, key DocumentKey) (sent bool, wait ti
 		return false, 0
 	}
 	right := right{"patch", key.Resource + "." + of.API.Group + "/status"}
-	if rest := max(e.rest(of.Version), e.contested(), w.troubles.lacking(right, key.Namespace)); rest > 0 {
+	rest := max(e.rest(of.Version), w.troubles.lacking(right, key.Namespace))
+	timeless := times.ReplaceAll(status, nil)
+	undone := bytes.Equal(timeless, e.wrote) // by another program; a status that changes is written as often as it does
+	if undone {
+		rest = max(rest, e.contested())
+	}
+	if rest > 0 {
 		w.documents.queue.Set(key, time.Now().Add(rest))
 		return false, 0
 	}
@@ -155,7 +165,7 @@ func (w *Writer) write(ctx context.Context, key DocumentKey) (sent bool, wait ti
 	w.pause = pause{}
 	e.based, e.answered = of.Version, time.Now()
 	e.failures, e.until, e.outdated = 0, time.Time{}, ""
-	if e.writes.Allow(); e.contested() > 0 {
+	if e.wrote = timeless; undone && e.writes.Allow() && e.contested() > 0 {
 		w.troubles.refuse(key, errContested)
 	}
 	return true, 0

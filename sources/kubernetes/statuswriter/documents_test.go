@@ -2,6 +2,7 @@ package statuswriter
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -73,6 +74,31 @@ func TestDocumentIsWrittenOnce(t *testing.T) {
 		h.grant("web", nil, "192.0.2.3")
 		settle(time.Minute)
 		expect.SameList(t, api.take(), []string(nil), "requests for a deleted object")
+	})
+}
+
+// A status that changes is written each time. Another program that undoes a write has its way after some.
+func TestDocumentIsWrittenOften(t *testing.T) {
+	writing(t, func(t *testing.T, api *writable, h *host) {
+		h.follow()
+		for i := range 3 * writesInARow {
+			h.grant("web", nil, fmt.Sprintf("192.0.2.%d", i))
+			settle(time.Second)
+			expect.SameList(t, api.take(), []string{writeDocument}, "requests for VIP %d", i)
+			h.follow()
+		}
+		expect.Empty(t, h.said(), "problems of a status that changes")
+		for range 3 * writesInARow {
+			api.set(func() {
+				object := api.objects[gatewayPath]
+				delete(object, "status")
+				api.store(gatewayPath, object)
+			})
+			h.follow()
+			settle(time.Second)
+		}
+		expect.Equal(t, len(api.take()), writesInARow, "writes that are undone")
+		expect.SameList(t, h.said(), []string{"the server refused the status of gateways default/main: " + errContested.Error()}, "problems")
 	})
 }
 

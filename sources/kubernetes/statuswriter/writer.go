@@ -150,7 +150,9 @@ func (w *Writer) work(ctx context.Context) {
 		}
 		written, moreDocuments := documents.TryNext()
 		for _, c := range written {
-			w.documents.changed(&c.Value, c.Deleted)
+			if w.documents.changed(&c.Value, c.Deleted); c.Deleted {
+				w.troubles.accept(c.Value.Key)
+			}
 		}
 		allocated, moreAllocations := allocations.TryNext()
 		for _, c := range allocated {
