@@ -116,12 +116,14 @@ func (t *Target) admit(it *item, before, after []updateOf) error {
 	if err := Unsupported(f); err != nil {
 		return err
 	}
-	if f.SynProxy && !t.content.synProxy {
-		if tried := filter.SynProxyTrial.Try(context.Background()); !tried.OK {
+	if f.SynProxy && !t.synProxy {
+		tried := filter.SynProxyTrial.Try(context.Background())
+		if !tried.OK {
 			p := vip.Unsupported("this host's kernel", vip.SynProxy, fmt.Sprintf("%s: %s", vip.SynProxy, tried.Detail))
 			p.Hint = tried.Remedy
 			return p
 		}
+		t.synProxy = true
 	}
 	if f.Kind == vip.OnHost && it.old == nil {
 		if err := t.free(it.Key); err != nil {

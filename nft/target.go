@@ -69,6 +69,7 @@ type Target struct {
 
 	unchanged uint32 // the generation of the tables in which the kernel had what the records and content say; 0: unknown
 
+	synProxy bool // the kernel has it
 	needs    needs
 	outdated cleanup.Outdated
 	unused   unusedShares
