@@ -132,7 +132,7 @@ func TestFind(t *testing.T) {
 
 // The documentation fits one head. Words are those that a reader reads, also in tables and code.
 func TestLength(t *testing.T) {
-	for pattern, most := range map[string]int{"docs/*.md": 46_000, "docs/decisions/*.md": 12_200, "README.md": 1_200, "ARCHITECTURE.md": 1_400, "CHANGELOG.md": 600} {
+	for pattern, most := range map[string]int{"docs/*.md": 45_000, "docs/decisions/*.md": 12_000, "README.md": 1_200, "ARCHITECTURE.md": 1_400, "CHANGELOG.md": 600} {
 		pages, err := filepath.Glob(filepath.Join("../..", pattern))
 		if err != nil || len(pages) == 0 {
 			t.Fatalf("%s: %v, %v", pattern, pages, err)
