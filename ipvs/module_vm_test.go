@@ -144,7 +144,12 @@ func TestCheckNamesMissingModules(t *testing.T) {
 	rules, links := run(t, lab.Director, "nft", "list ruleset"), run(t, lab.Director, "ip", "-br", "link")
 	type check func() []host.Finding
 	ours, nfts := check(func() []host.Finding { return Check(false) }), check(nft.Check)
-	once := func() []host.Finding { return []host.Finding{filter.SynProxyTrial.Try(t.Context())} } // for the services that need it
+	once := func() (all []host.Finding) { // for the services that need it
+		for _, trial := range filter.LimitTrials(&vip.Frontend{SynProxy: true, SourceLimits: vip.SourceLimits{MaxConnectionsPerSource: 1, MaxRatePerSource: 1}}) {
+			all = append(all, trial.Try(t.Context()))
+		}
+		return all
+	}
 	for _, c := range []struct {
 		module   string
 		required bool
@@ -153,7 +158,7 @@ func TestCheckNamesMissingModules(t *testing.T) {
 		{"nft_ct", true, []check{ours, nfts}}, {"nft_fib_inet", true, []check{ours, nfts}}, {"nft_masq", true, []check{ours, nfts}},
 		{"nft_reject_inet", true, []check{ours, nfts}}, {"nft_chain_nat", true, []check{ours, nfts}},
 		{"nft_nat", true, []check{nfts}}, {"nft_numgen", true, []check{nfts}}, {"nft_hash", true, []check{nfts}},
-		{"nft_connlimit", true, []check{nfts}}, {"nft_limit", true, []check{nfts}}, {"nft_synproxy", true, []check{once}},
+		{"nft_connlimit", true, []check{once}}, {"nft_limit", true, []check{once}}, {"nft_synproxy", true, []check{once}},
 		{"nf_conntrack_netlink", false, []check{ours, nfts}},
 	} {
 		module, required := c.module, c.required

@@ -116,14 +116,16 @@ func (t *Target) admit(it *item, before, after []updateOf) error {
 	if err := Unsupported(f); err != nil {
 		return err
 	}
-	if f.SynProxy && !t.synProxy {
-		tried := filter.SynProxyTrial.Try(context.Background())
-		if !tried.OK {
-			p := vip.Unsupported("this host's kernel", vip.SynProxy, fmt.Sprintf("%s: %s", vip.SynProxy, tried.Detail))
+	for _, trial := range filter.LimitTrials(f) {
+		if t.has[trial.Module] {
+			continue
+		}
+		if tried := trial.Try(context.Background()); !tried.OK {
+			p := vip.Unsupported("this host's kernel", trial.Field, fmt.Sprintf("%s: %s", trial.Field, tried.Detail))
 			p.Hint = tried.Remedy
 			return p
 		}
-		t.synProxy = true
+		t.has[trial.Module] = true
 	}
 	if f.Kind == vip.OnHost && it.old == nil {
 		if err := t.free(it.Key); err != nil {

@@ -69,7 +69,7 @@ type Target struct {
 
 	unchanged uint32 // the generation of the tables in which the kernel had what the records and content say; 0: unknown
 
-	synProxy bool // the kernel has it
+	has      map[string]bool // modules that some frontends need
 	needs    needs
 	outdated cleanup.Outdated
 	unused   unusedShares
@@ -97,7 +97,7 @@ func New(o Options) (*Target, error) {
 // open returns a Target that has changed nothing yet.
 func open(o Options) *Target {
 	t := &Target{opt: o, layout: newLayout(o.table()), sysctl: host.Sysctls{Root: host.ProcSysNet}, free: host.FreePort,
-		records: usage.NewRecords(usage.PodSet(nil)), content: newContent(), unused: unusedShares{by: map[vip.FrontendKey][]netip.AddrPort{}}}
+		records: usage.NewRecords(usage.PodSet(nil)), content: newContent(), has: map[string]bool{}, unused: unusedShares{by: map[vip.FrontendKey][]netip.AddrPort{}}}
 	t.fw = filter.Of(t.layout, &t.nftMessages)
 	t.sweeper, t.stats = newCounterReader(o.table()), newCounterReader(o.table())
 	t.flows = conntrack.Table{Dumps: &t.flowDumps, Deleted: &t.deletedFlows}

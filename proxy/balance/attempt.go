@@ -293,6 +293,7 @@ func (a *Attempt) End() {
 	defer a.mu.Unlock()
 	a.over = true
 	a.exit()
+	a.leaveSource()
 	if a.patience != nil {
 		a.patience.Reset(0) // a goroutine that waits ends, too
 	}

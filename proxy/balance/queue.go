@@ -175,6 +175,9 @@ func (a *Attempt) place(canWait bool) (*Endpoint, error) {
 		a.from = nil // a place that it missed may be free later
 		return nil, ErrMustWait
 	}
+	if !a.enterSource() { // those who wait count: one client must not fill the queue
+		return nil, sourceFull
+	}
 	w := s.push(a)
 	if w == nil {
 		return nil, queueFull
@@ -228,7 +231,6 @@ func (a *Attempt) take() (*Endpoint, Reason) {
 			return nil, sourceFull
 		}
 		if !a.service.enter() {
-			a.leaveSource()
 			return nil, serviceFull
 		}
 		a.entered = true
@@ -257,7 +259,6 @@ func (a *Attempt) take() (*Endpoint, Reason) {
 func (a *Attempt) exit() {
 	if a.entered {
 		a.entered = false
-		a.leaveSource()
 		a.service.leave()
 	}
 }

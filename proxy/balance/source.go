@@ -11,8 +11,11 @@ type sources struct {
 	open map[netip.Addr]uint16
 }
 
-// enterSource counts the connection for its client. It returns false if the client has as many as it may.
+// enterSource counts the connection for its client, once and until End. It returns false if the client has as many as it may.
 func (a *Attempt) enterSource() bool {
+	if a.source.IsValid() {
+		return true
+	}
 	most := a.f.backends.Load().spec.MaxConnectionsPerSource
 	client := a.Client.Addr().Unmap().WithZone("")
 	if most == 0 || a.f.isOwn(client) {

@@ -34,35 +34,46 @@ const rateMemory = 2 * time.Second
 // sourceLimit is one of the limits.
 type sourceLimit struct {
 	set, refused string // the names of its sets, without the family
+	field        string // of services
+	module       string // of the kernel, which has counts
 	of           func(vip.SourceLimits) uint16
 	counts       func(most uint16) expr.Any // matches what is beyond the limit
 	memory       time.Duration              // 0: until the last connection ends
 }
 
+// sourceLimits are in the order of their rules: a client beyond its rate has no new element of connections, which the kernel
+// cleans slowly.
 var sourceLimits = []sourceLimit{
-	{set: "connections", refused: "over_connections", of: func(l vip.SourceLimits) uint16 { return l.MaxConnectionsPerSource },
-		counts: func(most uint16) expr.Any {
-			return &expr.Connlimit{Count: uint32(most), Flags: expr.NFT_CONNLIMIT_F_INV}
-		}},
-	{set: "rates", refused: "over_rates", of: func(l vip.SourceLimits) uint16 { return l.MaxRatePerSource }, memory: rateMemory,
+	{set: "rates", refused: "over_rates", field: vip.MaxRatePerSource, module: "nft_limit", of: func(l vip.SourceLimits) uint16 { return l.MaxRatePerSource }, memory: rateMemory,
 		counts: func(most uint16) expr.Any {
 			return &expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(most), Unit: expr.LimitTimeSecond, Burst: uint32(most), Over: true}
+		}},
+	{set: "connections", refused: "over_connections", field: vip.MaxConnectionsPerSource, module: "nft_connlimit", of: func(l vip.SourceLimits) uint16 { return l.MaxConnectionsPerSource },
+		counts: func(most uint16) expr.Any {
+			return &expr.Connlimit{Count: uint32(most), Flags: expr.NFT_CONNLIMIT_F_INV}
 		}},
 }
 
 // counted are the sets of counters by listener, and what they count.
 var counted = map[string]func(*reconcile.Refused, uint64){
-	sourceLimits[0].refused: func(r *reconcile.Refused, n uint64) { r.Connections += n },
-	sourceLimits[1].refused: func(r *reconcile.Refused, n uint64) { r.Rate += n },
-	setAnswered:             func(r *reconcile.Refused, n uint64) { r.SYNs += n },
+	"over_connections": func(r *reconcile.Refused, n uint64) { r.Connections += n },
+	"over_rates":       func(r *reconcile.Refused, n uint64) { r.Rate += n },
+	setAnswered:        func(r *reconcile.Refused, n uint64) { r.SYNs += n },
 }
 
 func nameOf(set string, f vip.Family) string { return fmt.Sprintf("%s%d", set, f) }
 
-// LimitTrials are the modules of the rules of SourceLimits.
-var LimitTrials = []Trial{
-	{Module: "nft_connlimit", Detail: `nf_tables has no expression "connlimit"`, Rule: []expr.Any{sourceLimits[0].counts(1)}},
-	{Module: "nft_limit", Detail: `nf_tables has no expression "limit"`, Rule: []expr.Any{sourceLimits[1].counts(1)}},
+// LimitTrials returns the trials of the modules that the limits and SynProxy of a frontend need.
+func LimitTrials(f *vip.Frontend) (all []Trial) {
+	for _, s := range sourceLimits {
+		if s.of(f.SourceLimits) > 0 {
+			all = append(all, Trial{Module: s.module, Detail: fmt.Sprintf("nf_tables has no expression %q", s.module[len("nft_"):]), Rule: []expr.Any{s.counts(1)}, Field: s.field})
+		}
+	}
+	if f.SynProxy {
+		all = append(all, synProxyTrial)
+	}
+	return all
 }
 
 // AddLimits adds the sets of the rules of SourceLimits and SynProxy.

@@ -37,8 +37,7 @@ const (
 	setAnswered     = "answered_syns"
 )
 
-// SynProxyTrial is of the module that SynProxy needs.
-var SynProxyTrial = Trial{Module: "nft_synproxy", Detail: `nf_tables has no expression "synproxy"`, Rule: []expr.Any{cookies(vip.IPv4)}}
+var synProxyTrial = Trial{Module: "nft_synproxy", Detail: `nf_tables has no expression "synproxy"`, Rule: []expr.Any{cookies(vip.IPv4)}, Field: vip.SynProxy}
 
 // cookies answers a SYN, and opens the connection of a client that returns the cookie. The window scale is the default of
 // Linux: it must not exceed the backends' own, because a cookie can't contain what they will choose.

@@ -22,7 +22,8 @@ type Trial struct {
 	Module string
 	Detail string // without the module
 	Rule   []expr.Any
-	nat    bool // a chain of type nat instead
+	Field  string // of the services that need it; "": all frontends do
+	nat    bool   // a chain of type nat instead
 }
 
 // baseTrials are those of the table of every dataplane.

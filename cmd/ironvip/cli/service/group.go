@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +16,12 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/command"
 	"github.com/ironvip/ironvip/vip"
 )
+
+// weightOf is the new weight of a group.
+type weightOf struct {
+	group string
+	v1.WeightSpec
+}
 
 func (a *app) serviceWeightCommand() *cobra.Command {
 	var period time.Duration
@@ -45,8 +52,7 @@ an hour after the group has left it. "service get" shows the groups.`,
 			}
 			expires = new(a.Now().Add(period).UTC())
 		}
-		weights := make([]v1.WeightSpec, len(args)-1) // all are read before the first is set
-		names := make([]string, len(weights))
+		weights := make([]weightOf, len(args)-1) // all are read before the first is set
 		for i, arg := range args[1:] {
 			group, word, _ := strings.Cut(arg, "=")
 			weight, err := strconv.ParseUint(word, 10, 32)
@@ -56,11 +62,24 @@ an hour after the group has left it. "service get" shows the groups.`,
 			case err != nil || weight > vip.MaxWeight:
 				return invalidWeight(cmd, word)
 			}
-			names[i], weights[i] = group, v1.WeightSpec{Weight: new(int(weight)), Expires: expires}
+			weights[i] = weightOf{group, v1.WeightSpec{Weight: new(int(weight)), Expires: expires}}
 		}
-		set := make([]v1.Group, len(weights))
-		for i := range weights {
-			g, err := c.SetGroupWeight(ctx, key.Namespace, key.Name, names[i], weights[i], force, a.Write(*dontWait))
+		// The weights 0 come last, so that there is always a group with a weight.
+		slices.SortStableFunc(weights, func(a, b weightOf) int { return min(*b.Weight, 1) - min(*a.Weight, 1) })
+		var service v1.Service // of several groups, all must exist before the first is changed
+		if len(weights) > 1 {
+			if service, err = c.Service(ctx, key.Namespace, key.Name, client.Wait{}); err != nil {
+				return command.NotFound(err, "run ironvip service list")
+			}
+		}
+		for _, w := range weights {
+			if len(weights) > 1 && !slices.ContainsFunc(service.Status.Groups, func(g v1.GroupStatus) bool { return g.Name == w.group }) {
+				return &command.Failure{Code: command.ExitNotFound, Err: fmt.Errorf("service %q has no group %q", key, w.group), Hint: "see its groups: ironvip service get " + key.String()}
+			}
+		}
+		set, names := make([]v1.Group, len(weights)), make([]string, len(weights))
+		for i, w := range weights {
+			g, err := c.SetGroupWeight(ctx, key.Namespace, key.Name, w.group, w.WeightSpec, force, a.Write(*dontWait))
 			if e, ok := errors.AsType[*client.Error](err); ok && e.Code == v1.CodeLastBackend {
 				return &command.Failure{Code: command.ExitConflict, Err: err, Hint: "give another group a weight first, or use --force"}
 			}
