@@ -362,20 +362,24 @@ func TestVersionsOfTheGatewayAPI(t *testing.T) {
 	})
 }
 
+// withoutRoutes refuses requests for TCPRoutes.
+func withoutRoutes(code int) func(request string) *http.Response {
+	return func(request string) *http.Response {
+		if strings.Contains(request, "tcproutes") {
+			return refusal(code)
+		}
+		return nil
+	}
+}
+
 // A missing right concerns Gateways only, which stay as they are. A start without it serves none.
 func TestGatewaysWithoutARight(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		forbidden := func(request string) *http.Response {
-			if strings.Contains(request, "tcproutes") {
-				return refusal(http.StatusForbidden)
-			}
-			return nil
-		}
 		c := withGateway()
 		c.put(balancer("own"), slice("own-1", "own", 7))
 		b := c.start(t, withGatewayAPI)
 		b.has("first", "first=1,2 second=1,2,9 shop/own=7")
-		c.set(true, func() { c.refuse = forbidden })
+		c.set(true, func() { c.refuse = withoutRoutes(http.StatusForbidden) })
 		b.after(30 * time.Second)
 		b.put(slice("web-1", "web", 3), slice("own-1", "own", 8))
 		b.after(time.Second)
@@ -388,12 +392,7 @@ func TestGatewaysWithoutARight(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) { // a server that fails is waited for
 		c := withGateway()
 		c.put(balancer("own"), slice("own-1", "own", 7))
-		c.refuse = func(request string) *http.Response {
-			if strings.Contains(request, "tcproutes") {
-				return refusal(http.StatusInternalServerError)
-			}
-			return nil
-		}
+		c.refuse = withoutRoutes(http.StatusInternalServerError)
 		b := c.start(t, withGatewayAPI)
 		b.after(20 * time.Second)
 		b.has("while routes can't be read", "")
@@ -404,12 +403,7 @@ func TestGatewaysWithoutARight(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := withGateway()
 		c.put(balancer("own"), slice("own-1", "own", 7))
-		c.refuse = func(request string) *http.Response {
-			if strings.Contains(request, "tcproutes") {
-				return refusal(http.StatusForbidden)
-			}
-			return nil
-		}
+		c.refuse = withoutRoutes(http.StatusForbidden)
 		b := c.start(t, withGatewayAPI)
 		b.has("without the right", "shop/own=7")
 		expect.True(t, b.status(gateway.ResourceGateways, "main") == nil, "a status from half of the objects")

@@ -235,6 +235,21 @@ func statusOf(gw *gatewayapi.Gateway, now time.Time, grants ...Grant) gatewayapi
 	return p.Status(now, func(vip.ServiceKey) Grant { i++; return grants[i-1] })
 }
 
+// While nobody knows what a listener is granted, the status stays as it is. Former settings without an address serve nobody.
+func TestStatusOfUnknownGrants(t *testing.T) {
+	gw := gatewayOf(t, tcp)
+	gw.Status.Addresses = []gatewayapi.Address{{Value: "192.0.2.1"}}
+	gw.Status.Conditions = []metav1.Condition{condition("Programmed", "", "")}
+	gw.Status.Listeners = []gatewayapi.ListenerStatus{{Name: "tcp", Conditions: gw.Status.Conditions}}
+	waiting := &vip.Allocation{Problems: []vip.Problem{{Code: vip.CodeWaiting}}}
+	for i, grant := range []Grant{{}, {Allocation: &vip.Allocation{}}, {Allocation: waiting}} {
+		is := statusOf(gw, time.Now(), grant)
+		expect.Equal(t, fmt.Sprint(brief(is.Conditions), len(is.Addresses), brief(is.Listeners[0].Conditions)), "Accepted Programmed1Accepted ResolvedRefs Programmed", "grant %d", i)
+	}
+	is := statusOf(gw, time.Now(), Grant{Former: true, Problems: []vip.Problem{{Message: "m"}}})
+	expect.Equal(t, brief(is.Listeners[0].Conditions), "Accepted ResolvedRefs Programmed=Invalid", "former settings without an address")
+}
+
 func TestGatewayStatus(t *testing.T) {
 	const both = "listeners: [{name: x, protocol: TCP, port: 80}, {name: y, protocol: UDP, port: 80}]"
 	of := func(addr string, problems ...vip.Problem) Grant {

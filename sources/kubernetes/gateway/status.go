@@ -98,9 +98,10 @@ func programs(g *Grant) (listener, gateway metav1.Condition) {
 		return condition("Programmed", listener, "%s", message), condition("Programmed", gateway, "%s", message)
 	}
 	switch {
-	case g.Former && len(g.Problems) > 0:
-		return condition("Programmed", "", ""), condition("Programmed", "Invalid", "%s", g.Problems[0].Error())
 	case g.Allocation != nil && len(g.Allocation.VIPs) > 0:
+		if g.Former && len(g.Problems) > 0 {
+			return condition("Programmed", "", ""), condition("Programmed", "Invalid", "%s", g.Problems[0].Error())
+		}
 		for i := range g.Allocation.Problems { // of other addresses than it has
 			switch p := &g.Allocation.Problems[i]; p.Code {
 			case vip.CodeOutsidePool, vip.CodeAddressTaken:
